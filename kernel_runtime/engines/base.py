@@ -1,0 +1,65 @@
+"""What an engine is to the supervisor. Engines are found through entry points, ours too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kernel_runtime.timeline.model import Note
+
+
+@dataclass
+class Frozen:
+    """A process that is a checkpoint. ``pid`` is as seen inside the sandbox."""
+
+    checkpoint: str
+    pid: int
+    address: str
+    threads: int = 0
+    pause_ms: float = 0.0
+    hot_bytes: int = 0
+    not_captured: list[Note] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    proportional_bytes: int = 0
+    twin: Frozen | None = None
+
+
+@dataclass
+class Woken:
+    """What came of waking a frozen process: the new live one."""
+
+    pid: int
+    took_ms: float
+    consumed: bool
+
+
+class LiveExecutor(Protocol):
+    """The executor, as far as an engine needs it."""
+
+    pid: int
+
+    async def freeze(self, listener: int, address: str, *, move: bool) -> Frozen:
+        """Have it freeze itself. Raises CheckpointRefused; then it runs on, untouched.
+
+        With move the executor becomes the frozen process: it is gone when this returns.
+        """
+
+
+class ProcessEngine(Protocol):
+    """One way to freeze a whole process and to wake it. Holds no history."""
+
+    name: str  # written in each checkpoint: never rename
+
+    async def freeze(self, executor: LiveExecutor, checkpoint: str, *, move: bool) -> Frozen:
+        """Capture the process. Raises CheckpointRefused; then the executor runs on, untouched."""
+
+    async def wake(self, frozen: Frozen, fds: Sequence[int]) -> Woken:
+        """Start a live process in the frozen state; can be called again and again.
+
+        fds: its link, its standard output, its standard error. Its old pid must be free.
+        Raises RestoreFailed; then no process was started.
+        """
+
+    async def drop(self, frozen: Frozen) -> None:
+        """End the frozen process and its twin. The second call does nothing."""

@@ -1,0 +1,171 @@
+"""Engine ``fork``: a checkpoint is a copy-on-write copy of the executor with all of its threads.
+
+This is the supervisor's half: it binds the socket on which the frozen process will wait, and speaks
+to frozen processes. The other half is C (kernel_runtime/native, docs/native.md), called in the
+executor by kernel_runtime.executor.freezer.
+
+Keeps:  memory, threads, open files with their offsets, timers, descriptors within the process.
+Loses:  child processes, connections, what the capture lists as not captured.
+Needs:  Linux on x86-64 or aarch64 with glibc; elsewhere only processes of a single thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from pathlib import Path
+
+from kernel_runtime.engines.base import Frozen, LiveExecutor, Woken
+from kernel_runtime.errors import CheckpointRefused, RestoreFailed
+
+# struct tt_request and struct tt_answer of native/timetravel.h
+_REQUEST = struct.Struct("=IIIiQ")
+_ANSWER = struct.Struct("=iiQQ")
+
+
+class Command(IntEnum):
+    """What a frozen process can be asked; TT_* of native/timetravel.h."""
+
+    PING = 1
+    WAKE = 2
+    TWIN = 3
+    UNSHARE = 4
+    QUIT = 5
+
+
+class WakeFlag(IntFlag):
+    """Flags of ``WAKE``."""
+
+    NEW_IDS = 1
+    CONSUME = 2
+    KEEP_IDS_OR_FAIL = 4
+
+
+class ForkEngine:
+    """Freeze by a raw clone, wake by another; see the module's docstring."""
+
+    name = "fork"
+
+    def __init__(self, directory: Path, *, keep_ids: bool) -> None:
+        """directory: where the frozen processes' sockets lie; private to the user, short."""
+        self._directory = directory
+        self._keep_ids = keep_ids
+        self._serial = 0
+
+    async def freeze(self, executor: LiveExecutor, checkpoint: str, *, move: bool) -> Frozen:
+        listener, address = self._listen()
+        try:
+            frozen = await executor.freeze(listener.fileno(), address, move=move)
+            if not frozen.pid:  # a moved process cannot tell its new id before it is gone
+                frozen.pid, _, _ = await ask(frozen, Command.PING)
+        except OSError as error:
+            os.unlink(address)
+            raise CheckpointRefused(f"The frozen process does not answer: {error}.") from error
+        except BaseException:
+            os.unlink(address)
+            raise
+        finally:
+            listener.close()
+        frozen.checkpoint = checkpoint
+        return frozen
+
+    def _listen(self) -> tuple[socket.socket, str]:
+        self._serial += 1
+        address = str(self._directory / f"f{self._serial}")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(address)
+        listener.listen(8)
+        return listener, address
+
+    async def wake(self, frozen: Frozen, fds: Sequence[int]) -> Woken:
+        flags = 0 if self._keep_ids else WakeFlag.NEW_IDS
+        twin, frozen.twin = frozen.twin, None
+        if twin is not None:
+            # a twin is gone once it was asked, whatever came of it
+            with contextlib.suppress(OSError):
+                os.unlink(twin.address)
+            try:
+                pid, ns, _ = await ask(twin, Command.WAKE, fds, flags | WakeFlag.CONSUME)
+                return Woken(pid, ns / 1e6, consumed=True)
+            except OSError:
+                await self.drop(twin)
+        try:
+            pid, ns, _ = await ask(frozen, Command.WAKE, fds, flags)
+        except OSError as error:
+            raise RestoreFailed(
+                f"The frozen process {frozen.pid} could not be woken: {error.strerror or error}."
+            ) from error
+        return Woken(pid, ns / 1e6, consumed=False)
+
+    async def prepare_twin(self, frozen: Frozen) -> None:
+        """Clone a frozen process ahead of time, so that waking it costs the same at any size.
+
+        Raises OSError; then the frozen process is as it was.
+        """
+        listener, address = self._listen()
+        try:
+            pid, _, _ = await ask(frozen, Command.TWIN, [listener.fileno()])
+        except BaseException:
+            os.unlink(address)
+            raise
+        finally:
+            listener.close()
+        frozen.twin = Frozen(frozen.checkpoint, pid, address)
+
+    async def unshare(self, frozen: Frozen, budget: int) -> int:
+        """Have it copy the pages that the live process is likely to write next; return bytes.
+
+        Then the live process writes them at full speed and keeps its huge pages: the price of
+        copy-on-write is paid by the frozen process. Stops early when another request comes.
+        """
+        _, _, done = await ask(frozen, Command.UNSHARE, arg64=budget, timeout=120)
+        return done
+
+    async def drop(self, frozen: Frozen) -> None:
+        if frozen.twin is not None:
+            await self.drop(frozen.twin)
+            frozen.twin = None
+        with contextlib.suppress(OSError):
+            await ask(frozen, Command.QUIT)
+        with contextlib.suppress(OSError):
+            os.unlink(frozen.address)
+
+
+async def ask(
+    frozen: Frozen,
+    command: Command,
+    fds: Sequence[int] = (),
+    flags: int = 0,
+    arg64: int = 0,
+    timeout: float = 30.0,
+) -> tuple[int, int, int]:
+    """Send one request to a frozen process; return (pid, nanoseconds, bytes) of its answer.
+
+    timeout in seconds. Raises OSError with the errno that it answered, ConnectionError if it is
+    gone, TimeoutError if it does not answer.
+    """
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, frozen.address)
+        request = _REQUEST.pack(_REQUEST.size, command, flags, 0, arg64)
+        if fds:
+            socket.send_fds(connection, [request], list(fds))
+        else:
+            connection.send(request)
+        try:
+            data = await asyncio.wait_for(loop.sock_recv(connection, _ANSWER.size), timeout)
+        except asyncio.TimeoutError:
+            raise TimeoutError(errno.ETIMEDOUT, "it does not answer") from None
+    if len(data) != _ANSWER.size:
+        raise ConnectionError(errno.ECONNRESET, "it is gone")
+    error, pid, ns, amount = _ANSWER.unpack(data)
+    if error:
+        raise OSError(error, os.strerror(error))
+    return pid, ns, amount

@@ -1,0 +1,108 @@
+"""The executor's program: ipykernel's application without its sockets.
+
+Profiles, startup files, extensions, ``exec_lines`` and all configuration of a stock kernel work
+as there; the connection file, with its key, never reaches this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib import import_module
+from typing import Any
+
+from ipykernel.kernelapp import IPKernelApp
+from traitlets import Integer, Type
+
+from kernel_runtime import linux
+from kernel_runtime.executor.kernel import ExecutorKernel
+from kernel_runtime.executor.link import Link, LinkSocket
+from kernel_runtime.executor.stdio import LinkStream
+from kernel_runtime.frames import Channel
+
+
+class LinkHandler(logging.Handler):
+    """The kernel's own log goes to the supervisor's, not into a cell's output."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record."""
+        try:
+            self._link.report(report="log", level=record.levelno, text=self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+class ExecutorApp(IPKernelApp):
+    """An IPKernelApp whose channels are the link."""
+
+    name = "timetravel-executor"
+    kernel_class = Type(ExecutorKernel)
+    link_fd = Integer(-1, help="Number of the descriptor of the link.").tag(config=True)
+    classes = [*IPKernelApp.classes, ExecutorKernel]
+
+    def init_connection_file(self) -> None:
+        """There is none here."""
+
+    def write_connection_file(self, **kwargs: Any) -> None:
+        """There is none here."""
+
+    def init_poller(self) -> None:
+        """The sandbox's init ends this process when the supervisor is gone."""
+
+    def init_heartbeat(self) -> None:
+        """The supervisor's."""
+
+    def log_connection_info(self) -> None:
+        """Nothing to connect to."""
+
+    def init_sockets(self) -> None:
+        """Take up the link."""
+        if sys.platform.startswith("linux"):
+            linux.clear_ambient()  # programs that the user starts get no capability of ours
+        self.link = Link(self.link_fd)
+        self.log.handlers[:] = [LinkHandler(self.link)]
+        self.log.propagate = False
+        # unsigned: the supervisor signs what it sends to clients with a key that is not known here
+        self.session.key = b""
+        self.session.check_pid = True
+        self.shell_socket = LinkSocket(self.link, Channel.SHELL)
+        self.stdin_socket = LinkSocket(self.link, Channel.STDIN)
+        self.iopub_socket = LinkSocket(self.link, Channel.IOPUB)
+        self.configure_tornado_logger()
+
+    def init_io(self) -> None:
+        """Redirect output and set the display hook."""
+        from ipykernel.displayhook import ZMQDisplayHook
+
+        sys.stdout = LinkStream(self.session, self.link, "stdout")
+        sys.stderr = LinkStream(self.session, self.link, "stderr")
+        self.displayhook = ZMQDisplayHook(self.session, self.iopub_socket)
+        sys.displayhook = self.displayhook
+        self.patch_io()
+
+    def init_kernel(self) -> None:
+        """Create the kernel."""
+        self.kernel = self.kernel_class.instance(
+            parent=self,
+            session=self.session,
+            link=self.link,
+            shell_stream=self.shell_socket,
+            stdin_socket=self.stdin_socket,
+            iopub_socket=self.iopub_socket,
+            log=self.log,
+            profile_dir=self.profile_dir,
+            user_ns=self.user_ns,
+        )
+        self.displayhook.get_execution_count = lambda: self.kernel.execution_count
+
+    def init_extensions(self) -> None:
+        """Load the user's extensions, then the time-travel magics."""
+        super().init_extensions()
+        import_module("jupyter_timetravel").load_ipython_extension(self.shell)
+
+    def close(self) -> None:
+        """Nothing to close: the process ends."""

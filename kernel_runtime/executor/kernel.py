@@ -1,0 +1,163 @@
+"""The executor's kernel: ipykernel's own, with the transport replaced by the link."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from functools import partial
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import zmq
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.jsonutil import json_clean
+from ipykernel.utils import _async_in_context
+from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.error import StdinNotImplementedError
+from tornado import ioloop
+from traitlets import Any as AnyTrait
+from traitlets import Type
+
+from kernel_runtime.executor.link import Link
+from kernel_runtime.executor.signals import LeaveCell
+from kernel_runtime.executor.timetravel import TimeTravel
+from kernel_runtime.frames import Channel, Frame, Kind
+
+PROTOCOL = 1
+"""Version of the time-travel protocol (docs/protocol.md) that kernel_info announces."""
+
+
+class ExecutorShell(ZMQInteractiveShell):
+    """ipykernel's shell; LeaveCell ends a cell without a traceback."""
+
+    def _showtraceback(self, etype: type, evalue: BaseException, stb: Any) -> None:
+        if isinstance(evalue, LeaveCell):
+            self._last_traceback = []
+            return
+        super()._showtraceback(etype, evalue, stb)
+
+
+class ExecutorKernel(IPythonKernel):
+    """IPythonKernel over a link instead of ZMQ sockets.
+
+    Requests come one at a time (the supervisor keeps the queue and aborts it after an error), but
+    comm messages may come while an asynchronous cell runs. Interrupts, the heartbeat, shutdown and
+    usage are the supervisor's.
+    """
+
+    shell_class = Type(ExecutorShell)
+    shell_stream = AnyTrait(None, allow_none=True)
+    link = AnyTrait()
+    _execute_sleep = 0.0  # output cannot be overtaken by the reply here
+    _supports_kernel_subshells = False
+    # do_execute asks whether it runs in the thread that owns signals
+    shell_channel_thread = SimpleNamespace(parent_thread=threading.main_thread())
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        assert isinstance(self.link, Link)
+        self.timetravel = TimeTravel(self, self.link)
+        self._dispatch = _async_in_context(partial(self.shell_main, None))
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def kernel_info(self) -> dict[str, Any]:
+        info: dict[str, Any] = super().kernel_info
+        info["supported_features"] = []
+        info["timetravel"] = {"version": PROTOCOL}
+        return info
+
+    def start(self) -> None:
+        """Begin to serve the link; called in the event loop's thread before the loop runs."""
+        self.shell.exit_now = False
+        self.io_loop = ioloop.IOLoop.current()
+        self._control_lock = asyncio.Lock()
+        self.link.on_backlog = lambda: self.io_loop.add_callback(self._serve_link)
+        self.io_loop.asyncio_loop.add_reader(self.link.fd, self._serve_link)  # type: ignore[attr-defined]
+        self.timetravel.say_hello()
+        self._publish_status("starting", "shell")
+
+    def _serve_link(self) -> None:
+        try:
+            frames = self.link.readable()
+        except EOFError:
+            # the supervisor is gone; the sandbox's init ends this process if this does not
+            self.io_loop.stop()
+            return
+        for frame in frames:
+            self._serve(frame)
+
+    def _serve(self, frame: Frame) -> None:
+        if frame.kind == Kind.MESSAGE and frame.channel == Channel.SHELL:
+            message = [zmq.Frame(part) for part in frame.parts]
+            task = asyncio.ensure_future(self._dispatch(message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif frame.kind == Kind.COMMAND:
+            self.timetravel.obey(frame.json())
+        # a late answer to input() that nobody waits for is dropped
+
+    def _abort_queues(self, subshell_id: str | None = None) -> None:
+        """The supervisor holds the queue and aborts it."""
+
+    def pre_handler_hook(self) -> None:
+        """Let an interrupt reach the handler that runs, as in ipykernel."""
+        super().pre_handler_hook()
+        signal.signal(signal.SIGINT, _interrupt)
+
+    def _input_request(
+        self, prompt: str, ident: Any, parent: dict[str, Any], password: bool = False
+    ) -> str:
+        if threading.current_thread() is not threading.main_thread():
+            raise StdinNotImplementedError("input() is possible in the main thread only")
+        content = json_clean({"prompt": prompt, "password": password})
+        self.session.send(self.stdin_socket, "input_request", content, parent, ident=ident)
+
+        def is_reply(frame: Frame) -> bool:
+            return frame.kind == Kind.MESSAGE and frame.channel == Channel.STDIN
+
+        try:
+            frame = self.link.wait(is_reply, self.timetravel.obey_at_once)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("Interrupted by user") from None
+        _, parts = self.session.feed_identities(list(frame.parts))
+        reply = self.session.deserialize(parts)
+        try:
+            value: str = reply["content"]["value"]
+        except KeyError:
+            self.log.error("Bad input_reply: %s", parent)
+            value = ""
+        if value == "\x04":
+            raise EOFError
+        return value
+
+    def open_comms(self, ids: Sequence[str]) -> None:
+        """Announce again comms that live here but that the page has closed or never saw."""
+        for comm_id in ids:
+            comm = self.comm_manager.comms.get(comm_id)
+            if comm is None:
+                continue
+            widgets = sys.modules.get("ipywidgets.widgets.widget")
+            widget = getattr(widgets, "_instances", {}).get(comm_id) if widgets else None
+            data: Any = {}
+            buffers: Any = None
+            metadata: dict[str, Any] = {}
+            if widget is not None:
+                state, paths, buffers = widgets._remove_buffers(widget.get_state())  # type: ignore[union-attr]
+                data = {"state": state, "buffer_paths": paths}
+                metadata = {"version": widgets.__protocol_version__}  # type: ignore[union-attr]
+            comm.publish_msg(
+                "comm_open",
+                data=data,
+                metadata=metadata,
+                buffers=buffers,
+                target_name=comm.target_name,
+                target_module=comm.target_module,
+            )
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

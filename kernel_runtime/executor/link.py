@@ -1,0 +1,191 @@
+"""The executor's end of the link to the supervisor.
+
+Sending is possible from every thread and never tears a frame, whatever signal handler raises in
+between. Receiving happens in the main thread only: in the event loop, or nested in a cell that
+waits for an answer (``input()``, a magic).
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import termios
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from kernel_runtime.frames import Channel, Decoder, Frame, Kind, encode, encode_json
+
+_ATOMIC = 16384
+"""Bytes: a stream socket takes this much in one piece or not at all, also when a signal comes."""
+
+_CATCHABLE = signal.valid_signals() - {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+
+_PATIENCE = 0.02
+"""Seconds to wait for the supervisor to read what C code and children wrote before."""
+
+
+class Link:
+    """One Unix stream socket, frames both ways."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._socket = socket.socket(fileno=fd)
+        self._lock = threading.RLock()
+        self._decoder = Decoder()
+        self._backlog: deque[Frame] = deque()
+        self._descriptors: deque[int] = deque()
+        self._impatient_until = 0.0
+        self.on_backlog: Callable[[], None] = lambda: None
+        self.pid = os.getpid()
+
+    # Sending
+
+    def send_message(self, channel: Channel, parts: Sequence[bytes | memoryview]) -> None:
+        """Send a Jupyter message."""
+        self._send(encode(Kind.MESSAGE, parts, channel))
+
+    def send_stream(self, name: bytes, parent: bytes, text: str) -> None:
+        """Send printed text. A cell's neighbouring texts become one message in the supervisor."""
+        self._send(encode(Kind.STREAM, [name, parent, text.encode("utf-8", "replace")]))
+
+    def report(self, **fields: Any) -> None:
+        """Send a report."""
+        self._send(encode_json(Kind.REPORT, fields))
+
+    def _send(self, buffers: Sequence[bytes | memoryview]) -> None:
+        if os.getpid() != self.pid:
+            return  # a forked child of user code: the link is not its own
+        data = b"".join(buffers)
+        with self._lock:
+            self._let_pipes_drain()
+            if len(data) <= _ATOMIC and self._socket.send(data) == len(data):
+                return
+            if len(data) <= _ATOMIC:
+                raise ConnectionError("The supervisor's link took part of a frame.")
+            # sendall of a long frame can be torn by an exception from a signal handler
+            with _signals_blocked():
+                self._socket.sendall(data)
+
+    def _let_pipes_drain(self) -> None:
+        """Keep the order of a cell's output.
+
+        What C code and child processes wrote goes through pipes, Python's own output through the
+        link. The supervisor reads the link before the pipes, so waiting here until the pipes are
+        empty keeps the order both ways. The wait is bounded: a background process may write
+        without end.
+        """
+        if not (_unread(1) or _unread(2)):
+            return
+        now = time.monotonic()
+        if now < self._impatient_until:
+            return
+        end = now + _PATIENCE
+        while _unread(1) or _unread(2):
+            if time.monotonic() > end:
+                self._impatient_until = time.monotonic() + 1.0
+                return
+            time.sleep(0.0001)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep all threads from sending: no frame is half sent when the process is frozen."""
+        with self._lock:
+            yield
+
+    # Receiving
+
+    def readable(self) -> list[Frame]:
+        """Return the frames that have come, without waiting. Raises EOFError at the end."""
+        self._receive()
+        frames = [*self._backlog, *self._decoder]
+        self._backlog.clear()
+        return frames
+
+    def wait(self, wanted: Callable[[Frame], bool], serve: Callable[[Frame], bool]) -> Frame:
+        """Wait for a frame, in the middle of a cell; others are kept for the event loop.
+
+        serve(frame) may handle a frame at once (it returns True). A signal handler may raise.
+        Raises EOFError at the end of the link.
+        """
+        while True:
+            for frame in self._decoder:
+                if wanted(frame):
+                    return frame
+                if not serve(frame):
+                    self._backlog.append(frame)
+                    self.on_backlog()
+            select.select([self.fd], [], [])
+            self._receive()
+
+    def take_descriptor(self) -> int:
+        """Return the oldest descriptor that came and was not taken yet."""
+        return self._descriptors.popleft()
+
+    def _receive(self) -> None:
+        with _signals_blocked():
+            while True:
+                fds = array.array("i")
+                try:
+                    data, ancillary, _, _ = self._socket.recvmsg(
+                        1 << 18,
+                        socket.CMSG_SPACE(8 * fds.itemsize),
+                        socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC,
+                    )
+                except BlockingIOError:
+                    return
+                for level, kind, payload in ancillary:
+                    if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                        fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+                self._descriptors.extend(fds)
+                if not data:
+                    raise EOFError("The supervisor closed the link.")
+                self._decoder.feed(data)
+
+    def reset(self) -> None:
+        """In a woken process: what its ancestor was sent is not for it."""
+        self._decoder.clear()
+        self._backlog.clear()
+        self._descriptors.clear()
+        self._impatient_until = 0.0
+        self.pid = os.getpid()
+
+
+def _unread(fd: int) -> int:
+    try:
+        count: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+    except OSError:  # the user closed it or put a file there
+        return 0
+    return count
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, _CATCHABLE)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+
+class LinkSocket:
+    """What ipykernel's code takes for a ZMQ socket: sends go to one channel of the link."""
+
+    def __init__(self, link: Link, channel: Channel) -> None:
+        self._link = link
+        self._channel = channel
+
+    def send_multipart(self, parts: Sequence[Any], *args: Any, **kwargs: Any) -> None:
+        """Send the frames of one message; zmq's flags and copy options have no meaning here."""
+        self._link.send_message(
+            self._channel, [p.bytes if hasattr(p, "bytes") else p for p in parts]
+        )

@@ -1,0 +1,110 @@
+"""The C library, as the executor calls it. See native/timetravel.h and docs/native.md."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from ctypes import c_char, c_int32, c_uint32, c_uint64
+from pathlib import Path
+from typing import Any
+
+from kernel_runtime.errors import CheckpointRefused
+
+ABI = 1
+MOVE = 1
+NEW_IDS = 2
+
+LIBRARY = Path(__file__).resolve().parents[1] / "native" / "libtimetravel.so"
+_REPORT_BYTES = 1 << 18
+
+
+class FreezeArguments(ctypes.Structure):
+    """struct tt_freeze."""
+
+    _fields_ = (
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("listen_fd", c_int32),
+        ("link_fd", c_int32),
+        ("out_fd", c_int32),
+        ("err_fd", c_int32),
+        ("supervisor_pid", c_int32),
+        ("stop_timeout_ms", c_uint32),
+        ("aside_limit", c_uint64),
+        ("hot_min", c_uint64),
+        ("frozen_pid", c_int32),
+        ("threads", c_int32),
+        ("blocking_tid", c_int32),
+        ("blocking_name", c_char * 16),
+        ("stop_ns", c_uint64),
+        ("describe_ns", c_uint64),
+        ("aside_ns", c_uint64),
+        ("clone_ns", c_uint64),
+        ("pause_ns", c_uint64),
+        ("aside_bytes", c_uint64),
+        ("hot_bytes", c_uint64),
+        ("woken_ids_kept", c_uint32),
+        ("frozen_fds", c_int32),
+        ("reserved", c_int32 * 8),
+    )
+
+
+class Library:
+    """libtimetravel.so, loaded. Raises CheckpointRefused if it cannot be."""
+
+    def __init__(self) -> None:
+        try:
+            # PyDLL: the interpreter lock is held throughout, so no Python code runs in the pause
+            self._library = ctypes.PyDLL(str(LIBRARY))
+            self._freeze = self._library.tt_freeze
+        except (OSError, AttributeError) as error:
+            raise CheckpointRefused(
+                f"Processes cannot be frozen here: {error}. Files are still captured. "
+                "Reinstall jupyter_timetravel from a wheel for this platform or with a C compiler."
+            ) from error
+        self._freeze.argtypes = (ctypes.POINTER(FreezeArguments), ctypes.c_char_p, ctypes.c_size_t)
+        self._freeze.restype = ctypes.c_int
+        self._report = ctypes.create_string_buffer(_REPORT_BYTES)
+
+    def freeze(self, **arguments: int) -> tuple[int, FreezeArguments, list[list[str]]]:
+        """Call tt_freeze; return (0 or which waking this is, results, notes).
+
+        A note is [kind, subject, detail]: what the frozen process does not hold, or, in a woken
+        one, what could not be rebuilt. Raises CheckpointRefused; then nothing happened.
+        """
+        values = FreezeArguments(size=ctypes.sizeof(FreezeArguments), **arguments)
+        self._report.value = b""
+        result = self._freeze(ctypes.byref(values), self._report, _REPORT_BYTES)
+        notes = parse_notes(self._report.value)
+        if result < 0:
+            raise CheckpointRefused(_explain(-result, values, notes))
+        return result, values, notes
+
+
+def parse_notes(report: bytes) -> list[list[str]]:
+    """Split the library's report, "kind<tab>subject<tab>detail" in each line."""
+    lines = report.decode("utf-8", "replace").splitlines()
+    return [(line.split("\t") + ["", ""])[:3] for line in lines if line]
+
+
+def _explain(number: int, values: FreezeArguments, notes: list[list[str]]) -> str:
+    reasons = "; ".join(f"{kind} {subject}: {detail}" for kind, subject, detail in notes)
+    if number == errno.ETIMEDOUT:
+        name = values.blocking_name.decode("utf-8", "replace")
+        return (
+            f"The process could not be frozen: its thread {values.blocking_tid} ({name}) did not "
+            "stop in time. The session runs on; files are captured. The next cell tries again."
+        )
+    return (
+        f"The process could not be frozen: {os.strerror(number)}"
+        f"{f' ({reasons})' if reasons else ''}. The session runs on; files are captured."
+    )
+
+
+def load() -> tuple[Any, str]:
+    """Return (library or None, why not)."""
+    try:
+        return Library(), ""
+    except CheckpointRefused as error:
+        return None, str(error)

@@ -1,0 +1,158 @@
+"""The executor's part in time travel: freeze on command, greet, ask on behalf of magics."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from kernel_runtime import errors
+from kernel_runtime.executor import afterwake, native, variables
+from kernel_runtime.executor.link import Link
+from kernel_runtime.executor.signals import LeaveCell
+from kernel_runtime.frames import Frame, Kind
+
+if TYPE_CHECKING:
+    from kernel_runtime.executor.kernel import ExecutorKernel
+
+
+class TimeTravel:
+    """Answers the supervisor's commands and sends it the magics' requests."""
+
+    def __init__(self, kernel: ExecutorKernel, link: Link) -> None:
+        self._kernel = kernel
+        self._link = link
+        self._library, self._no_library = native.load()
+        self._requests = 0
+        self._waiting = 0
+
+    def say_hello(self, **fields: Any) -> None:
+        """Tell the supervisor that this process serves the link, and what lives in it."""
+        self._link.report(
+            report="hello",
+            pid=os.getpid(),
+            kernel_info=self._kernel.kernel_info,
+            execution_count=self._kernel.execution_count,
+            comms={i: c.target_name for i, c in self._kernel.comm_manager.comms.items()},
+            freezer=self._no_library,
+            **fields,
+        )
+
+    # What the supervisor commands
+
+    def obey_at_once(self, frame: Frame) -> bool:
+        """Obey a command that comes while a cell waits; say whether the frame was one."""
+        if frame.kind != Kind.COMMAND:
+            return False
+        self.obey(frame.json())
+        return True
+
+    def obey(self, command: dict[str, Any]) -> None:
+        """Carry out one command. Raises LeaveCell in a process that was woken within a cell."""
+        name = command["command"]
+        if name == "freeze":
+            self._freeze(command)
+        elif name == "open_comms":
+            self._kernel.open_comms(command["ids"])
+        elif name == "variables":
+            self._link.report(report="variables", id=command["id"], variables=self._summary())
+        elif name == "shutdown":
+            self._kernel.io_loop.stop()
+
+    def _summary(self) -> dict[str, Any]:
+        shell = self._kernel.shell
+        return variables.summarize(shell.user_ns, shell.user_ns_hidden)
+
+    def _freeze(self, command: dict[str, Any]) -> None:
+        listener = self._link.take_descriptor()
+        summary = self._summary()
+        children = afterwake.children()
+        move = bool(command["move"])
+        woken = 0
+        try:
+            if self._library is None:
+                raise errors.CheckpointRefused(self._no_library)
+            if move:
+                # a successful move ends this process: say now what cannot be said afterwards
+                self._link.report(report="moving", id=command["id"], variables=summary)
+            with self._link.held():
+                woken, values, notes = self._library.freeze(
+                    flags=native.MOVE if move else 0,
+                    listen_fd=listener,
+                    link_fd=self._link.fd,
+                    out_fd=1,
+                    err_fd=2,
+                    supervisor_pid=command["supervisor_pid"],
+                    stop_timeout_ms=command["stop_timeout_ms"],
+                    aside_limit=command["aside_limit"],
+                    hot_min=command["hot_min"],
+                )
+                if woken:
+                    self._link.reset()
+        except errors.CheckpointRefused as error:
+            self._link.report(report="frozen", id=command["id"], error=str(error))
+            return
+        finally:
+            if not woken:  # a woken process was not given it
+                os.close(listener)
+        if woken:
+            self._greet(woken, bool(values.woken_ids_kept), children, notes)
+        else:
+            self._link.report(
+                report="frozen",
+                id=command["id"],
+                variables=summary,
+                pid=values.frozen_pid,
+                threads=values.threads,
+                pause_ns=values.pause_ns,
+                stop_ns=values.stop_ns,
+                describe_ns=values.describe_ns,
+                aside_ns=values.aside_ns,
+                clone_ns=values.clone_ns,
+                aside_bytes=values.aside_bytes,
+                hot_bytes=values.hot_bytes,
+                notes=notes,
+            )
+
+    def _greet(
+        self, woken: int, ids_kept: bool, lost: list[int], notes: list[list[str]]
+    ) -> None:
+        """First steps of a woken process."""
+        notes += afterwake.mend(self._kernel, ids_kept=ids_kept, lost=lost)
+        self.say_hello(woken=woken, ids_kept=ids_kept, notes=notes)
+        if self._waiting:
+            # it was frozen in the middle of a cell, whose reply was given long ago
+            self._waiting = 0
+            raise LeaveCell
+
+    # What magics ask
+
+    def request(self, command: str, args: dict[str, Any]) -> dict[str, Any]:
+        """Send a time-travel command (docs/protocol.md) and return its result.
+
+        Raises the TimeTravelError that the supervisor answers with, and LeaveCell when the session
+        is about to be restored: then nothing after it in the cell runs.
+        """
+        self._requests += 1
+        number = self._requests
+        self._link.report(report="request", id=number, command=command, args=args)
+
+        def is_answer(frame: Frame) -> bool:
+            if frame.kind != Kind.COMMAND:
+                return False
+            content = frame.json()
+            return content["command"] == "answer" and content["id"] == number
+
+        self._waiting += 1
+        try:
+            answer = self._link.wait(is_answer, self.obey_at_once).json()
+        finally:
+            self._waiting = max(0, self._waiting - 1)
+        if "error" in answer:
+            kind = getattr(errors, answer["error"], errors.TimeTravelError)
+            error = kind.__new__(kind)
+            error.args = (answer["text"],)
+            raise error
+        if answer.get("leave"):
+            raise LeaveCell
+        result: dict[str, Any] = answer["result"]
+        return result

@@ -1,0 +1,216 @@
+"""What a sandbox is to the supervisor: the contract, and the client of the init process that both share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from kernel_runtime.errors import SandboxError
+
+
+class Sandbox(Protocol):
+    """Where executors live. Owns every process of the session; holds no history."""
+
+    name: str  # shown to the user and written in status: never rename
+    ids_kept: bool  # whether a woken process can have its old process and thread ids
+
+    async def start(self) -> None:
+        """Set it up. Raises SandboxError; then nothing is left behind."""
+
+    async def spawn(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int]
+    ) -> int:
+        """Start a program as a session leader; fds maps its descriptor numbers to ours.
+
+        Returns its pid as seen inside. Raises SandboxError if it cannot be executed.
+        """
+
+    async def kill_all_but(self, keep: Sequence[int]) -> None:
+        """SIGKILL every process inside but keep (pids inside); return when all are reaped."""
+
+    async def signal(self, pid: int, signum: int, *, group: bool) -> None:
+        """Send a signal to a process inside, or to its process group. A dead one is no error."""
+
+    async def wait_exit(self, pid: int) -> int:
+        """Return the wait status of a direct child of init, once it was reaped."""
+
+    def proc(self, pid: int | str = "") -> str:
+        """Return the /proc directory of a process inside, as the supervisor can read it."""
+
+    async def close(self) -> None:
+        """Kill everything and take the sandbox down. The second call does nothing."""
+
+
+class InitClient:
+    """A sandbox whose processes belong to kernel_runtime.sandbox.init. Subclasses choose the mode."""
+
+    name = ""
+    mode = ""
+    ids_kept = False
+
+    def __init__(self, on_exit: Callable[[int, int], None]) -> None:
+        """on_exit(pid, status) is called for each reaped child of init, also for orphans."""
+        self._on_exit = on_exit
+        self._control: socket.socket | None = None
+        self._starter: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        self._next = 0
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._exits: dict[int, int] = {}
+        self._exit_waiters: dict[int, asyncio.Future[int]] = {}
+        self._up: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        root = str(Path(__file__).resolve().parents[2])
+        code = (
+            f"import sys; sys.path.insert(0, {root!r}); "
+            "from kernel_runtime.sandbox import init; init.main()"
+        )
+        with theirs:
+            self._starter = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", code, str(theirs.fileno()), self.mode],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        self._control = ours
+        loop = asyncio.get_running_loop()
+        self._up = loop.create_future()
+        loop.add_reader(ours, self._readable)
+        try:
+            await asyncio.wait_for(self._up, 30)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _readable(self) -> None:
+        assert self._control is not None
+        while True:
+            try:
+                data = self._control.recv(1 << 20)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._gone()
+                return
+            self._dispatch(json.loads(data))
+
+    def _dispatch(self, message: dict[str, Any]) -> None:
+        if "re" in message:
+            future = self._answers.pop(message["re"], None)
+            if future and not future.done():
+                future.set_result(message)
+        elif "exit" in message:
+            pid, status = message["exit"], message["status"]
+            waiter = self._exit_waiters.pop(pid, None)
+            if waiter and not waiter.done():
+                waiter.set_result(status)
+            else:
+                self._exits[pid] = status
+            self._on_exit(pid, status)
+        elif "pid" in message:
+            self._pid = message["pid"]
+        elif self._up and not self._up.done():
+            if "ready" in message:
+                self._up.set_result(None)
+            else:
+                self._up.set_exception(
+                    SandboxError(f"{message['refused']} was refused: {message['text']}")
+                )
+
+    def _gone(self) -> None:
+        assert self._control is not None
+        asyncio.get_running_loop().remove_reader(self._control)
+        error = SandboxError("The sandbox's init process is gone.")
+        futures: list[asyncio.Future[Any]] = [*self._answers.values(), *self._exit_waiters.values()]
+        if self._up:
+            futures.append(self._up)
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+        self._answers.clear()
+        self._exit_waiters.clear()
+
+    async def _ask(self, op: str, pass_fds: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
+        if self._control is None:
+            raise SandboxError("The sandbox is not running.")
+        self._next += 1
+        message = json.dumps({"op": op, "id": self._next, **fields}).encode()
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[self._next] = future
+        try:
+            socket.send_fds(self._control, [message], list(pass_fds))
+        except OSError as error:
+            self._answers.pop(self._next, None)
+            raise SandboxError(f"The sandbox's init process does not answer: {error}") from error
+        answer = await future
+        if "error" in answer:
+            raise SandboxError(answer["text"])
+        return answer
+
+    async def spawn(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int]
+    ) -> int:
+        answer = await self._ask(
+            "spawn",
+            list(fds.values()),
+            argv=list(argv),
+            env=dict(env),
+            cwd=cwd,
+            fds=list(fds.keys()),
+        )
+        pid: int = answer["pid"]
+        self._exits.pop(pid, None)
+        return pid
+
+    async def kill_all_but(self, keep: Sequence[int]) -> None:
+        await self._ask("kill", keep=list(keep))
+
+    async def signal(self, pid: int, signum: int, *, group: bool) -> None:
+        with contextlib.suppress(SandboxError):
+            await self._ask("signal", pid=pid, signal=signum, group=group)
+
+    async def wait_exit(self, pid: int) -> int:
+        if pid in self._exits:
+            return self._exits[pid]
+        waiter = self._exit_waiters.get(pid)
+        if waiter is None:
+            waiter = self._exit_waiters[pid] = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(waiter)
+
+    def forget_exit(self, pid: int) -> None:
+        """A process with this pid is about to live again (it is woken under its old id)."""
+        self._exits.pop(pid, None)
+
+    def proc(self, pid: int | str = "") -> str:
+        # the sandbox's own /proc, through its init's root directory: no translating of pids
+        return f"/proc/{self._pid}/root/proc/{pid}"
+
+    async def close(self) -> None:
+        if self._control is None:
+            return
+        control, self._control = self._control, None
+        with contextlib.suppress(OSError, ValueError):
+            asyncio.get_running_loop().remove_reader(control)
+        control.close()
+        if self._starter:
+            await asyncio.to_thread(self._starter.wait)
+        if self._pid and self.mode != "none":
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+            # the supervisor is a subreaper: init became its child when its starter left
+            with contextlib.suppress(ChildProcessError):
+                await asyncio.to_thread(os.waitpid, self._pid, 0)

@@ -1,0 +1,261 @@
+"""The sandbox's init: owns, reaps and kills every process of a session; runs no user code.
+
+It is process 1 of the sandbox's pid namespace, or, where there are no namespaces, a child subreaper
+(prctl(2)), so that in both cases whatever a session starts stays below it. The supervisor speaks to
+it over one SOCK_SEQPACKET socket in JSON, one request or report per packet:
+
+    {"op": "spawn", "id": n, "argv": […], "env": {…}, "cwd": "…", "fds": [numbers]} + descriptors
+    {"op": "kill", "id": n, "keep": [pids]}      SIGKILL to all but keep; answered when all are reaped
+    {"op": "signal", "id": n, "pid": p, "signal": s, "group": true}
+    {"op": "list", "id": n}                      the processes of the session
+
+    {"re": n, …} or {"re": n, "error": errno, "text": "…"}
+    {"exit": pid, "status": wait status}
+
+When the socket closes (the supervisor is gone, whatever the way) it kills everything and leaves: no
+process of a kernel outlives its supervisor.
+
+Runs with the standard library only (``python -I -S``) so that it starts in little time and holds
+little memory; called by kernel_runtime.sandbox.namespaces and .none only.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from kernel_runtime import linux
+
+def children_of(root: int) -> list[int]:
+    """Return the pids of all descendants of a process, by reading /proc."""
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as f:
+                # the name may hold spaces and parentheses: fields are counted from the last one
+                fields = f.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(name))
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        below = parents.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+class Init:
+    """The event loop of the init process. One instance per process."""
+
+    def __init__(self, control: socket.socket, *, ordinary_user: bool) -> None:
+        self.control = control
+        self.ordinary_user = ordinary_user
+        self.killing: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        """Serve until the supervisor is gone, then kill everything that is left."""
+        wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poller = select.poll()
+        poller.register(self.control, select.POLLIN)
+        poller.register(wake_r, select.POLLIN)
+        while True:
+            # while a kill is under way new processes may still appear: look again soon
+            for fd, _ in poller.poll(2 if self.killing else None):
+                if fd == wake_r:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(wake_r, 4096)
+                elif not self.serve():
+                    self.kill_all()
+                    return
+            self.reap()
+            self.advance_kills()
+
+    def send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the supervisor is gone: the next poll says so
+            self.control.send(json.dumps(message).encode())
+
+    def serve(self) -> bool:
+        """Handle one request; return False at the end of the connection."""
+        fds = array.array("i")
+        try:
+            data, ancillary, _, _ = self.control.recvmsg(1 << 20, socket.CMSG_SPACE(16 * fds.itemsize))
+        except OSError:
+            return False
+        if not data:
+            return False
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+        request = json.loads(data)
+        try:
+            answer = getattr(self, "op_" + request["op"])(request, list(fds))
+        except OSError as error:
+            answer = {"error": error.errno or errno.EIO, "text": str(error)}
+        finally:
+            for fd in fds:
+                os.close(fd)
+        if answer is not None:
+            self.send({"re": request["id"], **answer})
+        return True
+
+    # Operations
+
+    def op_spawn(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        report_r, report_w = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            self.become(request, fds, report_w)
+        os.close(report_w)
+        with open(report_r, "rb") as report:
+            failure = report.read().decode()
+        if failure:
+            os.waitpid(pid, 0)
+            number, _, text = failure.partition(" ")
+            raise OSError(int(number), text)
+        return {"pid": pid}
+
+    def become(self, request: dict[str, Any], fds: list[int], report: int) -> None:
+        """In the child: set up and execute the program. Never returns."""
+        try:
+            signal.set_wakeup_fd(-1)
+            os.setsid()
+            for number in range(1, signal.NSIG):
+                with contextlib.suppress(OSError, ValueError):
+                    signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            # out of the way of the numbers that they shall have
+            high = [os.dup(fd) for fd in fds] if set(fds) & set(request["fds"]) else fds
+            for source, target in zip(high, request["fds"]):
+                os.dup2(source, target, inheritable=True)
+            os.chdir(request["cwd"])
+            if self.ordinary_user and linux.has_capability(linux.CAP_CHECKPOINT_RESTORE):
+                linux.raise_ambient(linux.CAP_CHECKPOINT_RESTORE)
+            wanted = set(request["fds"])
+            for name in os.listdir("/proc/self/fd"):
+                fd = int(name)
+                if fd not in wanted and fd != report:
+                    with contextlib.suppress(OSError):
+                        os.set_inheritable(fd, False)
+            os.execvpe(request["argv"][0], request["argv"], request["env"])
+        except BaseException as error:
+            number = error.errno if isinstance(error, OSError) else errno.EIO
+            os.write(report, f"{number} {error}".encode())
+        finally:
+            os._exit(127)
+
+    def op_signal(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        if request.get("group"):
+            os.killpg(request["pid"], request["signal"])
+        else:
+            os.kill(request["pid"], request["signal"])
+        return {}
+
+    def op_list(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        return {"pids": children_of(os.getpid())}
+
+    def op_kill(self, request: dict[str, Any], fds: list[int]) -> None:
+        self.killing.append(request)
+
+    # Reaping and killing
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.send({"exit": pid, "status": status})
+
+    def advance_kills(self) -> None:
+        for request in list(self.killing):
+            keep = set(request["keep"])
+            left = [pid for pid in children_of(os.getpid()) if pid not in keep]
+            if left:
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+                self.reap()
+                left = [pid for pid in children_of(os.getpid()) if pid not in keep]
+            if not left:
+                self.killing.remove(request)
+                self.send({"re": request["id"]})
+
+    def kill_all(self) -> None:
+        while below := children_of(os.getpid()):
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            time.sleep(0.001)
+
+
+def enter_namespaces(*, user: bool) -> None:
+    """Make the namespaces: the *next* child of this process is process 1 of the new pid namespace.
+
+    user: also a user namespace in which only this uid and gid exist (an ordinary user may always
+    map those, user_namespaces(7)).
+
+    Raises OSError naming the step that was refused.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    flags = linux.CLONE_NEWPID | linux.CLONE_NEWNS
+    linux.unshare(flags | (linux.CLONE_NEWUSER if user else 0))
+    if user:
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{uid} {uid} 1"),
+            ("gid_map", f"{gid} {gid} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w") as f:
+                f.write(text)
+
+
+def main() -> None:
+    """Arguments: number of the control socket, ``namespaces``, ``user-namespaces`` or ``none``."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    mode = sys.argv[2]
+    if mode == "none":
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        os.setsid()
+        control.send(json.dumps({"pid": os.getpid()}).encode())
+        control.send(json.dumps({"ready": mode}).encode())
+        Init(control, ordinary_user=os.geteuid() != 0).run()
+        return
+    step = "unshare"
+    try:
+        enter_namespaces(user=mode == "user-namespaces")
+        step = "fork"
+        pid = os.fork()
+        if pid:
+            control.send(json.dumps({"pid": pid}).encode())
+            return
+        step = "mount"
+        os.setsid()
+        # nothing that is mounted here reaches the host
+        linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+        linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    except OSError as error:
+        control.send(json.dumps({"refused": step, "error": error.errno, "text": str(error)}).encode())
+        os._exit(1)
+    control.send(json.dumps({"ready": mode}).encode())
+    Init(control, ordinary_user=os.geteuid() != 0).run()

@@ -1,0 +1,138 @@
+"""The supervisor's program: what Jupyter starts and sees as the kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.connect import ConnectionFileMixin, write_connection_file
+from jupyter_client.session import Session as MessageSession
+from jupyter_core.application import JupyterApp
+from traitlets import Unicode
+
+from kernel_runtime import linux
+from kernel_runtime.errors import TimeTravelError
+from kernel_runtime.store.paths import runtime_directory
+from kernel_runtime.supervisor.channels import Channels
+from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.supervisor.control import Control
+from kernel_runtime.supervisor.session import Session
+
+START_FAILED = 3
+"""Exit status when the kernel could not be set up."""
+
+
+class SupervisorApp(JupyterApp, ConnectionFileMixin):
+    """``python -m kernel_runtime -f CONNECTION_FILE [--python PATH] [--Supervisor.x=y] [-- …]``.
+
+    Arguments after ``--`` are the executor's (those of ``ipykernel``).
+    """
+
+    name = "timetravel-kernel"
+    description = "A Jupyter kernel that can go back."
+    classes = [Supervisor, MessageSession]
+    python = Unicode(sys.executable, help="The interpreter that runs the cells.").tag(config=True)
+    aliases = {
+        "f": "ConnectionFileMixin.connection_file",
+        "python": "SupervisorApp.python",
+        "log-level": "Application.log_level",
+    }
+    log_level = 30
+    flags: dict[str, Any] = {"debug": ({"Application": {"log_level": 10}}, "Log at debug level.")}
+
+    def initialize(self, argv: Any = None) -> None:
+        """Read the command line, configuration files and the connection file."""
+        given = list(sys.argv[1:] if argv is None else argv)
+        cut = given.index("--") if "--" in given else len(given)
+        self.executor_arguments = given[cut + 1 :]
+        super().initialize(given[:cut])
+        if self.connection_file and os.path.exists(self.connection_file):
+            self.load_connection_file()
+        else:
+            self._write_own_file = True
+
+    def start(self) -> None:
+        """Run until shut down. Exit status START_FAILED if the kernel cannot be set up."""
+        try:
+            asyncio.run(self._run())
+        except TimeTravelError as error:
+            self.log.critical("The time-travel kernel cannot start: %s", error)
+            sys.exit(START_FAILED)
+
+    async def _run(self) -> None:
+        if sys.platform.startswith("linux"):
+            # the sandbox's init becomes this process's child when its starter leaves
+            linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        self.session.key  # noqa: B018 - made by the mixin from the file
+        connection = {
+            "transport": self.transport,
+            "ip": self.ip,
+            **{f"{n}_port": getattr(self, f"{n}_port") for n in ("shell", "iopub", "stdin", "control", "hb")},
+        }
+        channels = Channels(self.session, connection, self._curve())
+        if getattr(self, "_write_own_file", False):
+            self._write_file(channels)
+        runtime_dir = runtime_directory(Path(self.connection_file or str(os.getpid())).stem)
+        session = Session(
+            channels,
+            Supervisor(parent=self),
+            python=self.python,
+            arguments=self.executor_arguments,
+            runtime_dir=runtime_dir,
+            log=self.log,
+        )
+        control = Control(channels, session, ended.set)
+        try:
+            channels.receive(
+                {
+                    "shell": session.router.on_shell,
+                    "stdin": session.router.on_stdin,
+                    "control": control.receive,
+                }
+            )
+            loop.add_signal_handler(signal.SIGINT, lambda: session.background(session.interrupt()))
+            loop.add_signal_handler(signal.SIGTERM, ended.set)
+            await session.start()
+            await ended.wait()
+        finally:
+            await session.shutdown()
+            channels.close()
+            shutil.rmtree(runtime_dir, ignore_errors=True)
+
+    def _curve(self) -> dict[str, bytes]:
+        public = getattr(self, "curve_publickey", None)
+        secret = getattr(self, "curve_secretkey", None)
+        return {"public": public, "secret": secret} if public and secret else {}
+
+    def _write_file(self, channels: Channels) -> None:
+        path = self.connection_file or os.path.join(
+            self.runtime_dir, f"kernel-{os.getpid()}.json"
+        )
+        write_connection_file(
+            path, ip=self.ip, key=self.session.key, transport=self.transport, **channels.ports
+        )
+        self.log.info("To connect: jupyter console --existing %s", path)
+        self.connection_file = path
+
+
+def main() -> None:
+    """Entry point of ``python -m kernel_runtime``."""
+    if not sys.platform.startswith("linux"):
+        print(
+            "The time-travel kernel needs Linux: it freezes processes with calls that "
+            f"{sys.platform} lacks. Run it on Linux, in WSL 2 or in a container.",
+            file=sys.stderr,
+        )
+        sys.exit(START_FAILED)
+    logging.captureWarnings(True)
+    SupervisorApp.launch_instance()
+
+

@@ -1,0 +1,175 @@
+"""Making checkpoints: the process and the workspace captured at one coordinate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.workspace.model import Snapshot
+from kernel_runtime.errors import CheckpointRefused, RestoreRefused
+from kernel_runtime.supervisor.policy import is_checkpoint_only, may_change
+from kernel_runtime.supervisor.router import Request
+from kernel_runtime.timeline.model import Capture, Checkpoint, Coordinate, Reason, new_id
+
+if TYPE_CHECKING:
+    from kernel_runtime.supervisor.session import Session
+
+
+@dataclass
+class Taken:
+    """A checkpoint, and what the restore that follows needs of it."""
+
+    checkpoint: Checkpoint
+    frozen: Frozen | None
+    snapshot: Snapshot | None
+    pause_ms: float
+
+
+class Checkpointer:
+    """Takes checkpoints of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._told: set[str] = set()
+
+    def wanted_after(self, request: Request) -> bool:
+        """Whether the policy wants a checkpoint after this cell."""
+        auto = self._session.config.auto
+        if auto == "off" or (is_checkpoint_only(request.code) and not self._failed(request)):
+            return False
+        return auto == "cell" or may_change(request.code)
+
+    @staticmethod
+    def _failed(request: Request) -> bool:
+        return (request.reply or {}).get("status") == "error"
+
+    async def first(self) -> None:
+        """The state before the first cell, to which one can go back too."""
+        reason: Reason = "restart" if len(self._session.timeline) else "start"
+        async with self._session.lock:
+            await self.take(reason, request=None)
+
+    async def after_cell(self, request: Request) -> None:
+        """The automatic checkpoint; the next request waits until it is cut."""
+        session = self._session
+        try:
+            async with session.lock:
+                if session.executor is None or not session.executor.alive:
+                    return  # it died meanwhile: recovery is on its way
+                taken = await self.take("cell", request=request)
+                self._warn(taken, request)
+        finally:
+            session.router.release("checkpoint")
+
+    async def take(
+        self,
+        reason: Reason,
+        *,
+        request: Request | None,
+        comment: str = "",
+        label: str | None = None,
+        pinned: bool = False,
+        move: bool = False,
+        process: bool = True,
+    ) -> Taken:
+        """Capture everything now; the caller holds the session's lock and the queue.
+
+        move: the executor becomes the frozen process and is gone afterwards. A capture that fails
+        is listed on the checkpoint as failed. Raises RestoreRefused if a move fails: then there is
+        no checkpoint and the executor runs on.
+        """
+        session = self._session
+        id = new_id()
+        files = asyncio.ensure_future(session.files.capture(self._processes()))
+        freezing: Any = self._freeze(id, move) if process else _nothing()
+        try:
+            (frozen, process_capture, variables), (snapshot, file_capture) = await asyncio.gather(
+                freezing, files
+            )
+        except CheckpointRefused as error:
+            await files
+            raise RestoreRefused(
+                f"The present state could not be held, so nothing was restored: {error}"
+            ) from error
+        checkpoint = session.timeline.add(
+            id=id,
+            created_at=session.now(),
+            reason=reason,
+            coordinate=self._coordinate(request),
+            comment=comment,
+            label=label,
+            pinned=pinned,
+            code=request.code if request else "",
+            captures=[c for c in (process_capture, file_capture) if c is not None],
+            variables=variables,
+        )
+        if frozen is not None:
+            session.frozen[id] = frozen
+        session.persistence.save(session.timeline, checkpoint)
+        session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
+        if not move:
+            session.memory.after_checkpoint()
+        return Taken(checkpoint, frozen, snapshot, frozen.pause_ms if frozen else 0.0)
+
+    async def _freeze(
+        self, id: str, move: bool
+    ) -> tuple[Frozen | None, Capture, dict[str, Any]]:
+        session = self._session
+        started = time.perf_counter()
+        try:
+            if session.executor is None or not session.executor.alive:
+                raise CheckpointRefused("There is no process.")
+            frozen = await session.engine.freeze(session.executor, id, move=move)
+        except CheckpointRefused as error:
+            if move:
+                raise
+            failed = Capture("process", session.engine.name, "failed", error=str(error))
+            return None, failed, await session.present_variables()
+        capture = Capture(
+            "process",
+            session.engine.name,
+            "ready",
+            ref=frozen.address,
+            not_captured=tuple(frozen.not_captured),
+            details={
+                "pause_ms": frozen.pause_ms,
+                "took_ms": (time.perf_counter() - started) * 1e3,
+                "threads": frozen.threads,
+            },
+        )
+        return frozen, capture, frozen.details.get("variables", {})
+
+    def _processes(self) -> list[str]:
+        executor = self._session.executor
+        return [self._session.sandbox.proc(executor.pid)] if executor else []
+
+    def _coordinate(self, request: Request | None) -> Coordinate:
+        session = self._session
+        count = 0
+        if request is not None:
+            count = request.input_published or 0
+        elif (head := session.timeline.head) is not None and len(session.timeline) > 1:
+            count = head.coordinate.execution_count
+        return Coordinate(
+            epoch=session.epoch,
+            incarnation=session.incarnation,
+            execution_count=count,
+            cell_id=request.cell_id if request else None,
+            msg_id=request.id if request else None,
+        )
+
+    def _warn(self, taken: Taken, request: Request) -> None:
+        """Tell the user in the notebook, once for each reason, what is not held."""
+        for capture in taken.checkpoint.captures:
+            if capture.state == "failed" and capture.error and capture.error not in self._told:
+                self._told.add(capture.error)
+                self._session.router.say(
+                    f"time travel: {capture.error}\n", request.message, "stderr"
+                )
+
+
+async def _nothing() -> tuple[None, None, dict[str, Any]]:
+    return None, None, {}

@@ -1,0 +1,303 @@
+"""The commands of docs/protocol.md, whoever sends them: a client on control, or a magic."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Union
+
+from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.errors import BadRequest, RestoreRefused, TimeTravelError
+from kernel_runtime.supervisor.channels import Message
+from kernel_runtime.supervisor.events import VERSION
+from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.router import Request
+from kernel_runtime.timeline.model import Checkpoint
+from kernel_runtime.timeline.variables import diff as diff_variables
+from kernel_runtime.timeline.variables import public_variables
+
+if TYPE_CHECKING:
+    from kernel_runtime.supervisor.session import Session
+
+Spec = Union[int, str]
+
+
+class Commands:
+    """Validates and carries out commands on one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._restore_args: dict[str, Any] = {}
+        self._handlers: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+            name[3:]: handler
+            for name, handler in inspect.getmembers(self, inspect.ismethod)
+            if name.startswith("do_")
+        }
+
+    async def on_control(self, identities: list[bytes], message: Message, content: Any) -> None:
+        """Answer a ``timetravel_request``."""
+        command = content.get("command") if isinstance(content, dict) else None
+        reply: dict[str, Any] = {"version": VERSION, "command": command}
+        try:
+            if not isinstance(content, dict) or content.get("version") != VERSION:
+                raise BadRequest(
+                    f"This kernel speaks version {VERSION} of the time-travel protocol, the request "
+                    "does not. Nothing was done; use the same version of jupyter_timetravel."
+                )
+            reply["result"] = await self.run(command, content.get("args", {}))
+            reply["status"] = "ok"
+        except (TimeTravelError, WorkspaceError) as error:
+            reply.update(status="error", ename=type(error).__name__, evalue=str(error), traceback=[])
+        except Exception as error:
+            self._session.log.exception("timetravel_request %s", command)
+            reply.update(
+                status="error",
+                ename="InternalError",
+                evalue=f"{type(error).__name__}: {error}. See the server's log.",
+                traceback=[],
+            )
+        self._session.channels.send("control", "timetravel_reply", reply, message, identities)
+
+    async def run(self, command: Any, args: Any) -> dict[str, Any]:
+        """Carry out one command. Raises TimeTravelError."""
+        handler = self._handlers.get(command) if isinstance(command, str) else None
+        if handler is None:
+            raise BadRequest(
+                f"There is no command {command!r}. There are: {', '.join(sorted(self._handlers))}."
+            )
+        if not isinstance(args, dict):
+            raise BadRequest(f"The arguments of {command} must be an object. Nothing was done.")
+        try:
+            inspect.signature(handler).bind(**args)
+        except TypeError as error:
+            raise BadRequest(f"{command}: {error}. Nothing was done.") from None
+        return await handler(**args)
+
+    # Magics
+
+    async def from_magic(self, executor: Executor, report: dict[str, Any]) -> None:
+        """Answer a magic. A restore is only checked here: it is done when its cell has ended."""
+        answer: dict[str, Any] = {"id": report["id"]}
+        command, args = report["command"], report["args"]
+        request = self._session.router.in_flight
+        try:
+            if command == "restore" and not args.get("dry_run"):
+                await self._plan_restore(request, **args)
+                assert request is not None
+                request.leaving = True
+                self._restore_args = args
+                answer["leave"] = True
+            elif command == "checkpoint":
+                answer["result"] = await self._checkpoint(request, **args)
+            else:
+                answer["result"] = await self.run(command, args)
+        except (TimeTravelError, WorkspaceError) as error:
+            answer.update(error=type(error).__name__, text=str(error))
+        except TypeError as error:
+            answer.update(error="BadRequest", text=f"{command}: {error}. Nothing was done.")
+        except Exception as error:
+            self._session.log.exception("magic %s", command)
+            answer.update(error="TimeTravelError", text=f"{type(error).__name__}: {error}")
+        if executor.alive:
+            executor.link.command("answer", **answer)
+
+    async def _plan_restore(
+        self,
+        request: Request | None,
+        checkpoint: Spec = -1,
+        only: str | None = None,
+        dry_run: bool = False,
+        undo: bool = False,
+        force: bool = False,
+    ) -> None:
+        if request is None or request.type != "execute_request":
+            raise RestoreRefused("%restore works in a cell. Nothing was changed.")
+        self._check_only(only)
+        restores = self._session.restores
+        async with self._session.lock:
+            await restores.plan(restores.target(checkpoint, undo), only)
+
+    async def restore_after_cell(self, request: Request) -> None:
+        """The cell that called %restore has ended: restore, then give its output and reply."""
+        session = self._session
+        args = {"checkpoint": -1, "undo": False, "only": None, **self._restore_args}
+        try:
+            try:
+                target = session.restores.target(args["checkpoint"], bool(args["undo"]))
+                result = await session.restores.restore(
+                    target, args["only"], force=True, request=request
+                )
+                session.router.answer_in_flight(text=result["text"] + "\n")
+            except (TimeTravelError, WorkspaceError) as error:
+                session.router.answer_in_flight(error=(type(error).__name__, str(error)))
+            except Exception as error:
+                session.log.exception("restore")
+                session.router.answer_in_flight(error=(type(error).__name__, str(error)))
+        finally:
+            session.router.release("restore")
+
+    # Commands: one coroutine each, its parameters are the command's arguments
+
+    async def do_status(self) -> dict[str, Any]:
+        session = self._session
+        head = session.timeline.head
+        memory = session.memory
+        await memory.measure()
+        return {
+            "timeline": session.timeline.id,
+            "head": session.timeline.record(head) if head else None,
+            "busy": not session.router.idle,
+            "config": session.config.live_options(),
+            "memory": {"frozen_bytes": memory.frozen_bytes, "budget_bytes": memory.budget},
+            "engines": {
+                "process": session.engine.name,
+                "filesystem": "workspace" if session.files.enabled else None,
+                "sandbox": session.sandbox.name,
+            },
+            "workspace": [str(root) for root in session.files.roots],
+            "limits": session.limits + ([session.files.problem] if session.files.problem else []),
+            "counts": {
+                "checkpoints": len(session.timeline),
+                "frozen": len(session.frozen),
+                "twins": sum(f.twin is not None for f in session.frozen.values()),
+            },
+            "last_cow_tax_ms": None,
+        }
+
+    async def do_list(self, include_auto: bool = True, history: Spec | None = None) -> dict[str, Any]:
+        timeline = self._session.timeline
+        checkpoints: list[Checkpoint] = list(timeline)
+        if history is not None:
+            newest = timeline.resolve(history)
+            wanted = {*timeline.history(newest.id), newest.id}
+            checkpoints = [c for c in checkpoints if c.id in wanted]
+        if not include_auto:
+            checkpoints = [c for c in checkpoints if not c.is_auto]
+        return {
+            "checkpoints": [timeline.record(c, history=False) for c in checkpoints],
+            "parents": timeline.parents(),
+            "head": timeline.head.id if timeline.head else None,
+        }
+
+    async def do_get(self, checkpoint: Spec) -> dict[str, Any]:
+        timeline = self._session.timeline
+        found = timeline.resolve(checkpoint)
+        return {
+            "checkpoint": timeline.record(found),
+            "variables": public_variables(found.variables),
+        }
+
+    async def do_checkpoint(
+        self, comment: str = "", label: str | None = None, pin: bool = False
+    ) -> dict[str, Any]:
+        session = self._session
+        router = session.router
+        router.hold("manual")
+        try:
+            await self._wait_idle()
+            return await self._checkpoint(None, comment, label, pin)
+        finally:
+            router.release("manual")
+
+    async def _checkpoint(
+        self, request: Request | None, comment: str = "", label: str | None = None, pin: bool = False
+    ) -> dict[str, Any]:
+        session = self._session
+        async with session.lock:
+            taken = await session.checkpoints.take(
+                "manual", request=request, comment=comment, label=label, pinned=pin
+            )
+        return {
+            "checkpoint": session.timeline.record(taken.checkpoint),
+            "pause_ms": taken.pause_ms,
+        }
+
+    async def _wait_idle(self) -> None:
+        """A cell that runs is finished first; the queue is held by the caller."""
+        while self._session.router.in_flight is not None:
+            await asyncio.sleep(0.005)
+
+    async def do_diff(self, a: Spec, b: Spec | None = None) -> dict[str, Any]:
+        session = self._session
+        first = session.timeline.resolve(a)
+        second = session.timeline.resolve(b) if b is not None else None
+        after = second.variables if second else await session.present_variables()
+        variables = diff_variables(first.variables, after)
+        files: list[dict[str, Any]] = []
+        refs = [_snapshot(first), _snapshot(second) if second else None]
+        if refs[0] and (refs[1] or second is None):
+            async with session.lock:
+                files = [session.files.as_json(c) for c in await session.files.diff(refs[0], refs[1])]
+        return {"variables": variables, "files": files}
+
+    @staticmethod
+    def _check_only(only: Any) -> None:
+        if only not in (None, "process", "files"):
+            raise BadRequest(f"only can be process or files, not {only!r}. Nothing was done.")
+
+    async def do_restore(
+        self,
+        checkpoint: Spec = -1,
+        only: str | None = None,
+        dry_run: bool = False,
+        undo: bool = False,
+        force: bool = False,
+    ) -> dict[str, Any]:
+        session = self._session
+        self._check_only(only)
+        target = session.restores.target(checkpoint, undo)
+        if dry_run:
+            return await session.restores.dry_run(target, only)
+        session.router.hold("restore")
+        try:
+            return await session.restores.restore(target, only, force=force, request=None)
+        finally:
+            session.router.release("restore")
+
+    async def do_label(self, checkpoint: Spec, label: str | None) -> dict[str, Any]:
+        found = self._session.timeline.resolve(checkpoint)
+        return self._changed(self._session.timeline.replace(found.id, label=label))
+
+    async def do_pin(self, checkpoint: Spec, pinned: bool = True) -> dict[str, Any]:
+        found = self._session.timeline.resolve(checkpoint)
+        return self._changed(self._session.timeline.replace(found.id, pinned=pinned))
+
+    def _changed(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        session = self._session
+        session.persistence.save(session.timeline, checkpoint)
+        record = session.timeline.record(checkpoint)
+        session.events.publish("checkpoint_changed", checkpoint=record)
+        return {"checkpoint": record}
+
+    async def do_delete(self, checkpoint: Spec) -> dict[str, Any]:
+        session = self._session
+        async with session.lock:
+            found = session.timeline.resolve(checkpoint)
+            record = session.timeline.record(found)
+            gone = session.timeline.delete(found.id)
+            frozen = session.frozen.pop(found.id, None)
+            session.persistence.delete(session.timeline, gone)
+            if frozen is not None:
+                await session.engine.drop(frozen)
+            ref = _snapshot(found)
+            if ref and all(_snapshot(c) != ref for c in session.timeline):
+                with contextlib.suppress(WorkspaceError, OSError):
+                    await session.files.release([ref])
+        session.events.publish("checkpoint_deleted", id=found.id, number=found.number)
+        return {"deleted": record}
+
+    async def do_config(self, set: dict[str, Any] | None = None) -> dict[str, Any]:
+        config = self._session.config
+        config.change(set or {})
+        return {"config": config.live_options()}
+
+    async def do_subscribe(self, events: bool = True) -> dict[str, Any]:
+        self._session.events.wanted = bool(events)
+        return {"events": bool(events)}
+
+
+def _snapshot(checkpoint: Checkpoint | None) -> str | None:
+    capture = checkpoint.capture("filesystem") if checkpoint else None
+    return capture.ref if capture is not None and capture.state == "ready" else None

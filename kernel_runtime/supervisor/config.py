@@ -1,0 +1,111 @@
+"""What the user can set, as traitlets; ``%timetravel config`` changes it in a running kernel."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from traitlets import Bool, Enum, Float, Integer, List, Unicode
+from traitlets.config import Configurable
+
+from kernel_runtime.errors import BadRequest
+
+
+class Supervisor(Configurable):
+    """Options of the time-travel kernel (``--Supervisor.auto=changed`` or a config file)."""
+
+    auto = Enum(
+        ("cell", "changed", "off"),
+        "cell",
+        help="Make a checkpoint after each cell, after cells that may have changed something, or never.",
+    ).tag(config=True, live=True)
+    on_death = Enum(
+        ("restore", "restart"),
+        "restore",
+        help="When the executor dies: back to the newest checkpoint, or a fresh process.",
+    ).tag(config=True, live=True)
+    files_on_death = Enum(
+        ("restore", "keep"),
+        "restore",
+        help="Whether the workspace goes back too when the executor dies in a cell.",
+    ).tag(config=True, live=True)
+    sandbox = Enum(
+        ("auto", "namespaces", "none"),
+        "auto",
+        help="auto: namespaces where they are allowed, else none. namespaces: refuse to start without.",
+    ).tag(config=True)
+    workspace = List(
+        Unicode(), help="Directories captured beside the one that the kernel starts in."
+    ).tag(config=True)
+    workspace_exclude = List(
+        Unicode(), help="Patterns of paths that are neither captured nor touched by a restore."
+    ).tag(config=True)
+    files = Bool(True, help="Capture and restore the workspace's files.").tag(config=True)
+    store = Unicode("", help="Directory of the store; empty: the user's data directory.").tag(
+        config=True
+    )
+    kernel_name = Unicode(
+        "python3-timetravel", help="A notebook has one timeline for each kernel name."
+    ).tag(config=True)
+    memory_fraction = Float(
+        0.25, help="Part of the memory (the cgroup's or the machine's) that checkpoints may hold."
+    ).tag(config=True, live=True)
+    max_processes = Integer(2000, help="Most frozen processes that are kept.").tag(
+        config=True, live=True
+    )
+    stop_timeout = Float(2.0, help="Seconds within which all threads must stop.").tag(
+        config=True, live=True
+    )
+    aside_limit = Integer(
+        1 << 30, help="Bytes of shared memory and deleted files that one checkpoint copies."
+    ).tag(config=True, live=True)
+    unshare = Bool(
+        True,
+        help="Let idle frozen processes copy what the next cell is likely to write, so that the cell "
+        "does not pay for it.",
+    ).tag(config=True, live=True)
+    twins = Bool(
+        True, help="Keep a clone of the likeliest targets ready: waking then costs the same at any size."
+    ).tag(config=True, live=True)
+
+    def live_options(self) -> dict[str, Any]:
+        """The options that can be changed in a running kernel, with their values."""
+        return {name: getattr(self, name) for name in self.trait_names(live=True)}
+
+    def change(self, settings: dict[str, Any]) -> None:
+        """Set options. Raises BadRequest naming those that can be set; then nothing is changed."""
+        traits = self.traits(live=True)
+        checked = {}
+        for name, value in settings.items():
+            if name not in traits:
+                raise BadRequest(
+                    f"There is no option {name!r} that can be changed now. "
+                    f"There are: {', '.join(sorted(traits))}."
+                )
+            try:
+                checked[name] = traits[name]._validate(self, _typed(value, traits[name]))
+            except Exception as error:
+                raise BadRequest(f"{name} cannot be {value!r}: {error}") from None
+        for name, value in checked.items():
+            setattr(self, name, value)
+
+
+def _typed(value: Any, trait: Any) -> Any:
+    """Values come as text from a magic, as JSON values from a client."""
+    if isinstance(value, str) and not isinstance(trait, (Enum, Unicode)):
+        return trait.from_string(value)
+    return value
+
+
+def memory_limit() -> int:
+    """Bytes of memory that this process may use: its cgroup's limit or the machine's."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as f:
+                text = f.read().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total

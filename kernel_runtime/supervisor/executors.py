@@ -1,0 +1,234 @@
+"""One executor: how it is started or woken, what it reports, how it is frozen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from kernel_runtime.engines.base import Frozen, ProcessEngine, Woken
+from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
+from kernel_runtime.frames import Channel, Frame, Kind
+from kernel_runtime.sandbox.base import Sandbox
+from kernel_runtime.supervisor.link import ExecutorLink
+from kernel_runtime.supervisor.output import OutputPipe
+from kernel_runtime.timeline.model import Note
+
+LINK_FD = 200
+"""The link's number in the executor: out of the way of what programs expect to be low."""
+
+_BOOT = Path(__file__).resolve().parents[1] / "executor" / "boot.py"
+_HELLO_S = 120.0
+"""Seconds that a fresh interpreter may take to start (a cold network filesystem)."""
+
+_WAKE_S = 20.0
+_FREEZE_S = 60.0
+
+
+class Listener(Protocol):
+    """Whoever is told what an executor says."""
+
+    def on_message(self, executor: Executor, channel: Channel, parts: list[bytes]) -> None:
+        """A Jupyter message came."""
+
+    def on_stream(self, name: str, parent: bytes, text: str) -> None:
+        """Python code printed."""
+
+    def on_raw_output(self, name: str, text: str) -> None:
+        """C code or a child process wrote to descriptor 1 or 2."""
+
+    def on_request(self, executor: Executor, report: dict[str, Any]) -> None:
+        """A magic asks for something."""
+
+    def on_log(self, level: int, text: str) -> None:
+        """The kernel in the executor logged."""
+
+    def on_end(self, executor: Executor) -> None:
+        """Its link is closed: it died, or it was moved or killed on purpose."""
+
+
+class Executor:
+    """The live process, or one that was. Implements engines.base.LiveExecutor."""
+
+    def __init__(self, listener: Listener, incarnation: int, freeze_options: dict[str, int]) -> None:
+        self.incarnation = incarnation
+        self.pid = 0
+        self.hello: dict[str, Any] = {}
+        self.alive = True
+        self.moved = False
+        self._listener = listener
+        self._options = freeze_options
+        self._ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._reports: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._next = 0
+        self._moving: dict[str, Any] = {}
+        ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        for end in (ours, self._theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        self.link = ExecutorLink(ours, self._on_frame, self._on_end)
+        self.pipes = [
+            OutputPipe(name, listener.on_raw_output, self.link.read)
+            for name in ("stdout", "stderr")
+        ]
+
+    # Life
+
+    async def start(
+        self, sandbox: Sandbox, python: str, arguments: Sequence[str], env: Mapping[str, str], cwd: str
+    ) -> None:
+        """Start a fresh one. Raises SandboxError; then nothing is left of it."""
+        argv = [python, str(_BOOT), f"--ExecutorApp.link_fd={LINK_FD}", *arguments]
+        with open(os.devnull) as null:
+            fds = {0: null.fileno(), 1: self.pipes[0].write_end, 2: self.pipes[1].write_end}
+            try:
+                self.pid = await sandbox.spawn(
+                    argv, env, cwd, {**fds, LINK_FD: self._theirs.fileno()}
+                )
+            except BaseException:
+                self.close()
+                raise
+        self._handed_over()
+        try:
+            self.hello = await asyncio.wait_for(asyncio.shield(self._ready), _HELLO_S)
+        except (asyncio.TimeoutError, ConnectionError) as error:
+            self.close()
+            raise SandboxError(
+                f"The Python of this kernel ({python}) did not start: "
+                f"{str(error) or 'it does not answer'}. See the server's log for its output; "
+                "is ipykernel 7 or newer installed for it?"
+            ) from error
+
+    async def wake(self, engine: ProcessEngine, frozen: Frozen) -> Woken:
+        """Start as the successor of a frozen process. Raises RestoreFailed; then nothing is left."""
+        fds = [self._theirs.fileno(), *(pipe.write_end for pipe in self.pipes)]
+        try:
+            woken = await engine.wake(frozen, fds)
+        except BaseException:
+            self.close()
+            raise
+        self.pid = woken.pid
+        self._handed_over()
+        try:
+            self.hello = await asyncio.wait_for(asyncio.shield(self._ready), _WAKE_S)
+        except (asyncio.TimeoutError, ConnectionError) as error:
+            self.close()
+            raise RestoreFailed(
+                f"The process woken from frozen process {frozen.pid} does not answer."
+            ) from error
+        return woken
+
+    def _handed_over(self) -> None:
+        self._theirs.close()
+        for pipe in self.pipes:
+            pipe.handed_over()
+
+    def close(self) -> None:
+        """Cut the link and the pipes; the process itself is the sandbox's to end."""
+        self.alive = False
+        self.link.close()
+        self._theirs.close()
+        for pipe in self.pipes:
+            pipe.close()
+        self._fail_waiters()
+
+    def drain(self) -> None:
+        """Take in what it said last, before it is given up."""
+        self.link.read()
+        for pipe in self.pipes:
+            with contextlib.suppress(OSError):
+                pipe.read()
+
+    # Reports
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind == Kind.STREAM:
+            name, parent, text = frame.parts
+            self._listener.on_stream(name.decode(), parent, text.decode("utf-8", "replace"))
+        elif frame.kind == Kind.MESSAGE:
+            self._listener.on_message(self, Channel(frame.channel), frame.parts)
+        elif frame.kind == Kind.REPORT:
+            self._on_report(frame.json())
+
+    def _on_report(self, report: dict[str, Any]) -> None:
+        kind = report["report"]
+        if kind == "hello":
+            if not self._ready.done():
+                self._ready.set_result(report)
+        elif kind == "log":
+            self._listener.on_log(report["level"], report["text"])
+        elif kind == "request":
+            self._listener.on_request(self, report)
+        elif kind == "moving":
+            self._moving = report
+        elif (future := self._reports.pop(report["id"], None)) and not future.done():
+            future.set_result(report)
+
+    def _on_end(self) -> None:
+        self.alive = False
+        for pipe in self.pipes:
+            pipe.read()
+        self._fail_waiters()
+        self._listener.on_end(self)
+
+    def _fail_waiters(self) -> None:
+        for future in [self._ready, *self._reports.values()]:
+            if not future.done():
+                future.set_exception(ConnectionError("the process ended"))
+                future.exception()  # it may be that nobody waits any more
+        self._reports.clear()
+
+    async def _ask(self, command: str, fds: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
+        self._next += 1
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._reports[self._next] = future
+        self.link.command(command, fds, id=self._next, **fields)
+        if self.link.closed:
+            self._fail_waiters()
+        return await future
+
+    async def variables(self) -> dict[str, Any]:
+        """Return the summary of its namespace as it is now. Raises ConnectionError if it ends."""
+        answer = await self._ask("variables")
+        summary: dict[str, Any] = answer["variables"]
+        return summary
+
+    # engines.base.LiveExecutor
+
+    async def freeze(self, listener: int, address: str, *, move: bool) -> Frozen:
+        """Have it freeze itself; see the protocol."""
+        self._moving = {}
+        self.moved = move
+        try:
+            report = await asyncio.wait_for(
+                self._ask("freeze", [listener], move=move, **self._options), _FREEZE_S
+            )
+        except ConnectionError as error:
+            if move and self._moving:
+                # gone as it should be: the frozen process waits at its address
+                return Frozen("", 0, address, details={"variables": self._moving["variables"]})
+            raise CheckpointRefused("The process ended while it was being frozen.") from error
+        except asyncio.TimeoutError:
+            self.moved = False
+            raise CheckpointRefused(
+                f"The process did not freeze within {_FREEZE_S:.0f} seconds. It runs on."
+            ) from None
+        if "error" in report:
+            self.moved = False
+            raise CheckpointRefused(report["error"])
+        return Frozen(
+            "",
+            report["pid"],
+            address,
+            threads=report["threads"],
+            pause_ms=report["pause_ns"] / 1e6,
+            hot_bytes=report["hot_bytes"],
+            not_captured=[Note(*note) for note in report["notes"]],
+            details=report,
+        )
+
+

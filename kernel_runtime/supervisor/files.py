@@ -1,0 +1,164 @@
+"""The workspace engine as the supervisor uses it: in one worker thread, one piece of work at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.engines.workspace.model import Change, LeftOut, RestorePlan, RestoreResult, Snapshot
+from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.store.blobs import BlobStore
+from kernel_runtime.store.paths import store_directory
+from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.timeline.model import Capture, Note
+
+if TYPE_CHECKING:
+    from kernel_runtime.engines.workspace import WorkspaceEngine
+
+T = TypeVar("T")
+_NOTES_SHOWN = 50
+
+
+class Files:
+    """Captures and restores of the workspace. Every method may be awaited from the event loop."""
+
+    def __init__(self, config: Supervisor, cwd: str, log: logging.Logger) -> None:
+        self._log = log
+        self.roots = [Path(cwd), *(Path(p).expanduser().absolute() for p in config.workspace)]
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="workspace")
+        self._engine: WorkspaceEngine | None = None
+        self.problem = ""
+        if not config.files:
+            self.problem = "Files are not captured: Supervisor.files is off."
+            return
+        from kernel_runtime.engines.workspace import WorkspaceEngine
+
+        try:
+            store = Path(config.store) if config.store else store_directory()
+            document = os.environ.get("JPY_SESSION_NAME")
+            self._engine = WorkspaceEngine(
+                self.roots,
+                BlobStore(store),
+                journal_dir=store / "journal",
+                document=Path(cwd, document) if document else None,
+            )
+        except (WorkspaceError, OSError) as error:
+            self.problem = f"Files are not captured: {error}"
+
+    async def _run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._worker, lambda: work(*args, **kwargs))
+
+    @property
+    def enabled(self) -> bool:
+        """Whether files are captured at all."""
+        return self._engine is not None
+
+    async def recover(self) -> None:
+        """Finish or undo a restore that a killed supervisor left half done."""
+        if self._engine is not None:
+            result = await self._run(self._engine.recover)
+            if result is not None:
+                self._log.warning("A restore that was cut short was %s.", result.outcome)
+
+    async def capture(self, processes: Iterable[str]) -> tuple[Snapshot | None, Capture | None]:
+        """Take a snapshot; processes: /proc directories whose writable mappings are looked at.
+
+        A failure is a failed capture, not an error: the process is still held.
+        """
+        if self._engine is None:
+            return None, None
+        try:
+            snapshot = await self._run(self._capture, self._engine, list(processes))
+        except (WorkspaceError, OSError) as error:
+            return None, Capture("filesystem", "workspace", "failed", error=str(error))
+        return snapshot, _as_capture(snapshot)
+
+    def _capture(self, engine: WorkspaceEngine, processes: list[str]) -> Snapshot:
+        mapped: set[tuple[int, int]] = set()
+        for proc in processes:
+            mapped |= writable_mappings(proc)
+        return engine.capture(dirty_files=mapped)
+
+    async def plan(self, snapshot_id: str) -> RestorePlan:
+        """Check what a restore needs. Raises WorkspaceError."""
+        assert self._engine is not None
+        return await self._run(self._engine.plan_restore, snapshot_id)
+
+    async def restore(self, plan: RestorePlan, safety: Snapshot | None) -> RestoreResult:
+        """Carry a plan out. Raises WorkspaceError; then the files are as before."""
+        assert self._engine is not None
+        return await self._run(self._engine.restore, plan, foreign=safety)
+
+    async def diff(self, a: str, b: str | None) -> list[Change]:
+        """Return what changed from snapshot a to b (None: the present). Raises WorkspaceError."""
+        assert self._engine is not None
+        return list(await self._run(self._engine.diff, a, b))
+
+    def as_json(self, change: Change) -> dict[str, Any]:
+        """Return a change as docs/protocol.md has it."""
+        return {
+            "path": printable(change.path),
+            "root": str(self.roots[change.root]),
+            "kind": change.kind,
+            "size_before": change.size_before,
+            "size_after": change.size_after,
+        }
+
+    async def release(self, snapshot_ids: Iterable[str]) -> None:
+        """The checkpoints that named these snapshots are deleted."""
+        if self._engine is not None:
+            await self._run(self._engine.release, list(snapshot_ids))
+
+    async def close(self) -> None:
+        """Stop watching; wait for the work under way."""
+        if self._engine is not None:
+            await self._run(self._engine.close)
+        self._worker.shutdown()
+
+
+def _as_capture(snapshot: Snapshot) -> Capture:
+    notes = [_note(left) for left in snapshot.left_out[:_NOTES_SHOWN]]
+    if len(snapshot.left_out) > _NOTES_SHOWN:
+        notes.append(Note("files", f"{len(snapshot.left_out) - _NOTES_SHOWN} more", "left out"))
+    if snapshot.excluded:
+        notes.append(Note("files", f"{snapshot.excluded} paths", "excluded by rule"))
+    return Capture(
+        "filesystem",
+        "workspace",
+        "ready",
+        bytes=snapshot.copied_bytes,
+        ref=snapshot.id,
+        not_captured=tuple(notes),
+    )
+
+
+def _note(left: LeftOut) -> Note:
+    return Note("file", printable(left.path), left.reason)
+
+
+def writable_mappings(proc: str) -> set[tuple[int, int]]:
+    """Return (device, inode) of the files that a process has mapped shared and writable.
+
+    Their bytes change without any change that stat(2) shows. proc(5), "maps".
+    """
+    found: set[tuple[int, int]] = set()
+    if not sys.platform.startswith("linux"):
+        return found
+    try:
+        with open(f"{proc}/maps", "rb") as f:
+            for line in f:
+                fields = line.split(None, 5)
+                if fields[1][1:2] == b"w" and fields[1][3:4] == b"s" and fields[4] != b"0":
+                    major, _, minor = fields[3].partition(b":")
+                    found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
+    except OSError:  # it ended meanwhile
+        pass
+    return found

@@ -1,0 +1,163 @@
+"""The memory that frozen processes hold: measured, kept within a budget, spent where it helps.
+
+Runs between cells. Frozen processes share pages with the live one and with each other until one of
+them writes. What they cost is counted exactly: the proportional set sizes (proc(5), smaps_rollup)
+of all of them, plus the live one's, less what the live one would hold without them (its Rss).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+from kernel_runtime.engines.base import Frozen
+from kernel_runtime.supervisor.config import memory_limit
+from kernel_runtime.timeline.retention import plan_evictions
+
+if TYPE_CHECKING:
+    from kernel_runtime.supervisor.session import Session
+
+_MEASURE_S = 0.05
+"""Seconds that one round of measuring may take; it goes on with the others in the next round."""
+
+_RESERVE = 0.1
+"""Part of the memory that un-sharing leaves free, whatever the budget says."""
+
+
+class MemoryKeeper:
+    """Measures, evicts, un-shares and prepares twins for one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._turn = 0
+        self._shared_with_live = 0
+        self._task: asyncio.Task[None] | None = None
+        self.total = memory_limit()
+
+    @property
+    def budget(self) -> int:
+        """Bytes that all frozen processes together may hold alone."""
+        return int(self.total * self._session.config.memory_fraction)
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Bytes of memory in use that would be free without frozen processes."""
+        held = sum(f.proportional_bytes for f in self._session.frozen.values())
+        return max(0, held - self._shared_with_live)
+
+    def after_checkpoint(self) -> None:
+        """Begin a round of upkeep, off everyone's path; one at a time."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._round())
+
+    async def stop(self) -> None:
+        """End the round that runs."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._task
+
+    async def _round(self) -> None:
+        await self.measure()
+        await self.evict()
+        if self._session.router.idle:
+            await self._prepare()
+
+    async def measure(self) -> None:
+        """Measure some frozen processes: the newest two always, the others in turn."""
+        frozen = list(self._session.frozen.values())
+        newest, others = frozen[-2:], frozen[:-2]
+        if others:
+            self._turn %= len(others)
+            others = others[self._turn :] + others[: self._turn]
+        todo = newest + others
+        measured = await asyncio.to_thread(self._measure, todo)
+        self._turn += max(0, measured - len(newest))
+
+    def _measure(self, todo: list[Frozen]) -> int:
+        proc = self._session.sandbox.proc
+        end = time.monotonic() + _MEASURE_S
+        executor = self._session.executor
+        if executor is not None:
+            rss, pss = set_sizes(proc(executor.pid))
+            self._shared_with_live = rss - pss
+        for count, frozen in enumerate(todo, 1):
+            frozen.proportional_bytes = set_sizes(proc(frozen.pid))[1]
+            if frozen.twin is not None:
+                frozen.proportional_bytes += set_sizes(proc(frozen.twin.pid))[1]
+            if time.monotonic() > end:
+                return count
+        return len(todo)
+
+    async def evict(self) -> None:
+        """Bring what is held back within the budget."""
+        session = self._session
+        timeline = session.timeline
+        held = [
+            (timeline[id], frozen.proportional_bytes)
+            for id, frozen in session.frozen.items()
+            if id in timeline
+        ]
+        plan = plan_evictions(
+            held,
+            budget_bytes=self.budget + self._shared_with_live,
+            max_processes=session.config.max_processes,
+            head=timeline.head.id if timeline.head else None,
+            last_safety=timeline.last_safety.id if timeline.last_safety else None,
+        )
+        for id in plan.evict:
+            await session.evict(id, f"memory budget of {self.budget >> 20} MiB")
+
+    async def _prepare(self) -> None:
+        """Spend idle time so that the next cell or the next restore is fast."""
+        session = self._session
+        head = session.timeline.head
+        frozen = session.frozen.get(head.id) if head else None
+        room = min(self.budget - self.frozen_bytes, _available() - int(self.total * _RESERVE))
+        if frozen is None or (os.cpu_count() or 1) < 2:
+            return
+        with contextlib.suppress(OSError):
+            if session.config.unshare and 0 < frozen.hot_bytes <= room:
+                await session.engine.unshare(frozen, room)
+        if session.config.twins:
+            await self._prepare_twins()
+
+    async def _prepare_twins(self) -> None:
+        """The likeliest targets: the head's parent (take the last cell back), then the head."""
+        session = self._session
+        branch = session.timeline.present_branch()[-2:]
+        wanted = {c.id for c in branch}
+        for id, frozen in list(session.frozen.items()):
+            if id not in wanted and frozen.twin is not None:
+                twin, frozen.twin = frozen.twin, None
+                await session.engine.drop(twin)
+        for checkpoint in branch:
+            frozen = session.frozen.get(checkpoint.id)
+            if frozen is not None and frozen.twin is None and session.router.idle:
+                with contextlib.suppress(OSError):
+                    await session.engine.prepare_twin(frozen)
+
+
+def set_sizes(proc: str) -> tuple[int, int]:
+    """Return a process's resident and proportional set sizes in bytes; zeros if it is gone."""
+    sizes = {b"Rss:": 0, b"Pss:": 0}
+    try:
+        with open(f"{proc}/smaps_rollup", "rb") as f:
+            for line in f:
+                fields = line.split()
+                if fields[0] in sizes:
+                    sizes[fields[0]] = int(fields[1]) * 1024
+    except OSError:
+        pass
+    return sizes[b"Rss:"], sizes[b"Pss:"]
+
+
+def _available() -> int:
+    with open("/proc/meminfo") as f:
+        for line in f:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,109 @@
+"""The timeline's way into the store: written by one worker thread, never waited for by a cell."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from kernel_runtime.store.database import Store, open_store
+from kernel_runtime.store.errors import StoreError, TimelineInUse
+from kernel_runtime.store.paths import store_directory
+from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.timeline.model import Checkpoint
+from kernel_runtime.timeline.tree import Deleted, Timeline, TimelineState
+
+
+class Persistence:
+    """One kernel's timeline in the store; without a store the timeline lives in memory alone."""
+
+    def __init__(self, config: Supervisor, log: logging.Logger) -> None:
+        self._config = config
+        self._log = log
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._store: Store | None = None
+        self._told: set[str] = set()
+        self.problem = ""
+
+    def open(self, epoch: str) -> Timeline:
+        """Return the notebook's timeline, or a new one."""
+        directory = Path(self._config.store) if self._config.store else store_directory()
+        try:
+            self._store = open_store(directory)
+            timeline = self._load(self._store, epoch)
+        except (StoreError, OSError) as error:
+            self.problem = f"The timeline is not stored: {error}"
+            self._log.warning(self.problem)
+            self._store = None
+            timeline = Timeline(TimelineState("memory"))
+        if not len(timeline):
+            # the state before the first cell is #0, so that the first cell's is #1
+            timeline = Timeline(replace(timeline.state, next_number=0))
+        return timeline
+
+    def _load(self, store: Store, epoch: str) -> Timeline:
+        name = self._config.kernel_name
+        try:
+            return store.load_timeline(self._document(), name, epoch=epoch)
+        except TimelineInUse as error:
+            # a second kernel on the same notebook gets a timeline of its own
+            self._log.warning("%s", error)
+            self.problem = str(error)
+            return store.load_timeline(None, name, epoch=epoch)
+
+    @staticmethod
+    def _document() -> str | None:
+        """The notebook that this kernel was started for, where the server said so."""
+        path = os.environ.get("JPY_SESSION_NAME", "")
+        return path if path.endswith(".ipynb") and os.path.exists(path) else None
+
+    def save(self, timeline: Timeline, checkpoint: Checkpoint) -> None:
+        """Write a new or changed checkpoint."""
+        self._submit(timeline.state, [checkpoint])
+
+    def save_state(self, timeline: Timeline) -> None:
+        """Write where the session is."""
+        self._submit(timeline.state, [])
+
+    def delete(self, timeline: Timeline, gone: Deleted) -> None:
+        """Write that a checkpoint is gone."""
+        self._submit(timeline.state, gone.rehung, [gone.checkpoint.id])
+
+    def _submit(
+        self, state: TimelineState, checkpoints: Iterable[Checkpoint], deleted: Iterable[str] = ()
+    ) -> None:
+        if self._store is None:
+            return
+        given = list(checkpoints)
+        future = self._worker.submit(
+            self._store.save, state, given, deleted_ids=list(deleted)
+        )
+        future.add_done_callback(self._report)
+
+    def _report(self, future: Future[None]) -> None:
+        error = future.exception()
+        if error is not None and str(error) not in self._told:
+            self._told.add(str(error))
+            self.problem = f"The timeline is not stored: {error}"
+            self._log.error(self.problem)
+
+    def close(self) -> list[str]:
+        """Write what waits; forget timelines without a notebook, which nobody could find again.
+
+        Returns the workspace snapshots that those alone named.
+        """
+        self._worker.shutdown()
+        released: list[str] = []
+        if self._store is not None:
+            store, self._store = self._store, None
+            store.close()
+            fresh = open_store(store.directory)
+            try:
+                gone = {c.ref for purged in fresh.purge() for c in purged.captures if c.ref}
+                released = list(gone - fresh.references("filesystem", "workspace"))
+            finally:
+                fresh.close()
+        return released

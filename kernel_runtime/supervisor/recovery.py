@@ -1,0 +1,135 @@
+"""When the executor dies (a segfault, os._exit, kill -9, out of memory): the session goes on.
+
+Frozen processes are separate processes, so nothing but what ran since the newest checkpoint is
+lost; what that changed in files is kept by a safety checkpoint of the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.errors import RestoreFailed, SandboxError
+from kernel_runtime.supervisor.checkpoints import Taken
+from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.timeline.model import Checkpoint
+
+if TYPE_CHECKING:
+    from kernel_runtime.supervisor.session import Session
+
+_REAP_S = 2.0
+ERROR_NAME = "ExecutorDied"
+"""``ename`` of the reply to the cell in which it died."""
+
+
+class Recovery:
+    """Brings one session back after its executor died."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def recover(self, executor: Executor) -> None:
+        """Put the session back to the newest checkpoint and say so. Never raises."""
+        session = self._session
+        try:
+            async with session.lock:
+                if session.executor is not executor:
+                    return  # a restore that was under way has replaced it
+                fate, how = await self._fate(executor)
+                back, files_text = await self._bring_back()
+                text = f"The process that runs your cells died ({how}). {self._told(back)}{files_text}"
+                session.log.warning(text)
+                session.events.publish(
+                    "executor_died",
+                    **fate,
+                    checkpoint=session.timeline.record(back) if back else None,
+                    text=text,
+                )
+                if session.router.in_flight is not None:
+                    session.router.answer_in_flight(error=(ERROR_NAME, text))
+                else:
+                    session.router.say(text + "\n", session.router.last_parent, "stderr")
+        finally:
+            session.router.release("death")
+
+    async def _fate(self, executor: Executor) -> tuple[dict[str, int], str]:
+        try:
+            status = await asyncio.wait_for(self._session.sandbox.wait_exit(executor.pid), _REAP_S)
+        except (asyncio.TimeoutError, SandboxError):
+            return {}, "it closed its link"
+        code = os.waitstatus_to_exitcode(status)
+        if code >= 0:
+            return {"exit_code": code}, f"it exited with code {code}"
+        with contextlib.suppress(ValueError):
+            return {"signal": -code}, signal.Signals(-code).name
+        return {"signal": -code}, f"signal {-code}"
+
+    @staticmethod
+    def _told(back: Checkpoint | None) -> str:
+        if back is None:
+            return "A fresh one was started; its variables are gone."
+        code = f" (after `{back.code[:60]}`)" if back.code else ""
+        return f"The session is back at checkpoint #{back.number}{code}; run the next cell."
+
+    async def _bring_back(self) -> tuple[Checkpoint | None, str]:
+        """Return the checkpoint that the session is at now, and what to say about files."""
+        session = self._session
+        await session.restores.stop_processes()
+        if session.config.on_death == "restore":
+            for checkpoint in reversed(session.timeline.present_branch()):
+                frozen = session.frozen.get(checkpoint.id)
+                if frozen is None:
+                    continue
+                files_text = await self._files_back(checkpoint)
+                if await self._woken(frozen):
+                    session.timeline.move_head(checkpoint.id)
+                    session.persistence.save_state(session.timeline)
+                    return checkpoint, files_text
+        await session.start_executor()
+        return None, ""
+
+    async def _woken(self, frozen: Frozen) -> bool:
+        session = self._session
+        try:
+            executor = await session.restores.wake(frozen)
+        except RestoreFailed as error:
+            session.log.warning("%s Trying the checkpoint before it.", error)
+            await session.restores.stop_processes()
+            return False
+        session.take_up(executor)
+        missing = session.router.reconcile_comms(executor.hello["comms"], None)
+        if missing:
+            executor.link.command("open_comms", ids=missing)
+        return True
+
+    async def _files_back(self, checkpoint: Checkpoint) -> str:
+        """Put the workspace to the checkpoint's state; keep what the dead cell had written."""
+        session = self._session
+        capture = checkpoint.capture("filesystem")
+        if (
+            session.config.files_on_death == "keep"
+            or capture is None
+            or capture.state != "ready"
+            or capture.ref is None
+        ):
+            return ""
+        try:
+            plan = await session.files.plan(capture.ref)
+            if not plan.changes:
+                return ""
+            safety: Taken = await session.checkpoints.take(
+                "safety", request=None, comment="files when the process died", process=False
+            )
+            await session.files.restore(plan, safety.snapshot)
+        except (WorkspaceError, OSError) as error:
+            return f" The files stay as the dead cell left them: {error}"
+        count = len(plan.changes)
+        return (
+            f" {count} file{'s' if count != 1 else ''} that the cell had changed went back too; "
+            f"`%restore {safety.checkpoint.number} --only files` brings them again."
+        )

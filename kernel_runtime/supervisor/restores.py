@@ -1,0 +1,320 @@
+"""Restoring: plan, safety checkpoint, stop, files, process, answer. Each step can fail; none loses.
+
+Until the executor is moved nothing has changed. After that, a failure of any step rolls forward to
+the safety checkpoint: files first, then the process, as in a restore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.engines.workspace.model import RestorePlan, RestoreResult
+from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.errors import (
+    RestoreFailed,
+    RestoreRefused,
+    SandboxError,
+    TimeTravelError,
+    UnknownCheckpoint,
+)
+from kernel_runtime.supervisor import faults
+from kernel_runtime.supervisor.checkpoints import Taken
+from kernel_runtime.supervisor.router import Request
+from kernel_runtime.timeline.model import Checkpoint
+from kernel_runtime.timeline.report import restore_text
+from kernel_runtime.timeline.variables import diff as diff_variables
+
+if TYPE_CHECKING:
+    from kernel_runtime.supervisor.session import Session
+
+
+_INTERRUPT_S = 3.0
+_EXIT_S = 30.0
+
+
+@dataclass
+class Plan:
+    """What a restore will do, checked."""
+
+    target: Checkpoint
+    frozen: Frozen | None
+    files: RestorePlan | None
+    warnings: list[str] = field(default_factory=list)
+
+
+class Restorer:
+    """Restores of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def target(self, spec: Any, undo: bool) -> Checkpoint:
+        """Return the checkpoint that is meant. Raises UnknownCheckpoint."""
+        timeline = self._session.timeline
+        if not undo:
+            return timeline.resolve(spec)
+        if timeline.last_safety is None:
+            raise UnknownCheckpoint("--undo", "Nothing was restored yet, so nothing can be undone.")
+        return timeline.last_safety
+
+    async def plan(self, target: Checkpoint, only: str | None) -> Plan:
+        """Check everything that can be checked first. Raises RestoreRefused."""
+        session = self._session
+        plan = Plan(target, None, None)
+        name = f"#{target.number}"
+        files = target.capture("filesystem")
+        if only != "files":
+            plan.frozen = session.frozen.get(target.id)
+            if plan.frozen is None:
+                capture = target.capture("process")
+                why = (capture.error or capture.state) if capture else "it has none"
+                rest = (
+                    f" Its files are held: %restore {target.number} --only files."
+                    if files is not None and files.state == "ready"
+                    else ""
+                )
+                raise RestoreRefused(
+                    f"The process of {name} cannot be brought back: {why}.{rest} "
+                    "Nothing was changed."
+                )
+        if only != "process" and session.files.enabled:
+            if files is None or files.state != "ready" or files.ref is None:
+                why = (files.error or files.state) if files else "they were not captured"
+                if only == "files":
+                    raise RestoreRefused(
+                        f"The files of {name} cannot be brought back: {why}. Nothing was changed."
+                    )
+                plan.warnings.append(f"the files stay as they are: {why}")
+            else:
+                try:
+                    plan.files = await session.files.plan(files.ref)
+                except (WorkspaceError, OSError) as error:
+                    raise RestoreRefused(str(error)) from error
+                if plan.files.problems:
+                    path, why = plan.files.problems[0]
+                    more = len(plan.files.problems) - 1
+                    raise RestoreRefused(
+                        f"The files of {name} cannot be brought back: {printable(path)}: {why}"
+                        f"{f' (and {more} more)' if more else ''}. Nothing was changed; remove "
+                        f"the cause, or take memory alone: %restore {target.number} --only process."
+                    )
+                plan.warnings += [f"{printable(p)}: {why}" for p, why in plan.files.warnings]
+        return plan
+
+    async def dry_run(self, target: Checkpoint, only: str | None) -> dict[str, Any]:
+        """Return a restore result that tells what would be done."""
+        session = self._session
+        async with session.lock:
+            plan = await self.plan(target, only)
+        present = await session.present_variables() if only != "files" else {}
+        result = self._result(plan, None, None, present if only != "files" else None)
+        result["dry_run"] = True
+        result["files"] = [session.files.as_json(c) for c in plan.files.changes] if plan.files else []
+        result["text"] = restore_text(result)
+        return result
+
+    async def restore(
+        self, target: Checkpoint, only: str | None, *, force: bool, request: Request | None
+    ) -> dict[str, Any]:
+        """Restore; return the restore result. request: the cell that asks for it, if one does.
+
+        Raises RestoreRefused (nothing was done) or RestoreFailed (the session is back in the state
+        before). The caller holds the queue.
+        """
+        session = self._session
+        async with session.lock:
+            started = time.perf_counter()
+            plan = await self.plan(target, only)
+            session.events.publish("restore_started", checkpoint=session.timeline.record(target))
+            try:
+                await self._make_idle(force, request)
+                result = await self._carry_out(plan, only, request, started)
+            except TimeTravelError as error:
+                session.events.publish(
+                    "restore_failed",
+                    checkpoint=session.timeline.record(target),
+                    ename=type(error).__name__,
+                    evalue=str(error),
+                )
+                raise
+            session.events.publish("restore_finished", **result)
+            session.memory.after_checkpoint()
+            return result
+
+    async def _make_idle(self, force: bool, request: Request | None) -> None:
+        """Interrupt the cell that runs, unless it is the one that asks. Raises RestoreRefused."""
+        session = self._session
+        router = session.router
+        if router.in_flight is None or router.in_flight is request:
+            return
+        await session.interrupt()
+        end = time.monotonic() + _INTERRUPT_S
+        while router.in_flight is not None and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        if router.in_flight is None:
+            return
+        if not force:
+            raise RestoreRefused(
+                "A cell runs and did not end when it was interrupted. Nothing was changed; "
+                "ask again with force to end its process (what it has not finished is lost)."
+            )
+
+    async def _carry_out(
+        self, plan: Plan, only: str | None, request: Request | None, started: float
+    ) -> dict[str, Any]:
+        session = self._session
+        self._progress(plan, "safety")
+        forced = session.router.in_flight is not None and session.router.in_flight is not request
+        faults.point("before safety")
+        safety = await session.checkpoints.take(
+            "safety",
+            request=request,
+            comment=f"before the restore of #{plan.target.number}",
+            move=plan.frozen is not None and not forced,
+            process=not forced,
+        )
+        done: RestoreResult | None = None
+        ids_kept, threads, notes = True, 0, []
+        if plan.frozen is None:
+            try:
+                done = await self._restore_files(plan, safety)
+            except (WorkspaceError, OSError) as error:
+                raise RestoreFailed(str(error)) from error
+        else:
+            frozen = plan.frozen
+            try:
+                self._progress(plan, "stop")
+                await self.stop_processes()
+                faults.point("stopped")
+                done = await self._restore_files(plan, safety)
+                faults.point("files restored")
+                self._progress(plan, "process")
+                executor = await self.wake(frozen)
+            except (TimeTravelError, WorkspaceError, OSError, faults.InjectedFault) as error:
+                await self._roll_forward(plan, safety, done is not None, error)
+                raise RestoreFailed(
+                    f"The restore of #{plan.target.number} failed: {error} "
+                    f"You are back where you were (#{safety.checkpoint.number})."
+                ) from error
+            ids_kept = bool(executor.hello.get("ids_kept", True))
+            notes = executor.hello.get("notes", [])
+            threads = frozen.threads
+            if forced:
+                session.router.answer_in_flight(
+                    error=("SessionRestored", f"The session was restored to #{plan.target.number}.")
+                )
+            session.take_up(executor)
+            missing = session.router.reconcile_comms(
+                executor.hello["comms"], request.message if request else None
+            )
+            if missing:
+                executor.link.command("open_comms", ids=missing)
+        session.timeline.move_head(plan.target.id if only is None else safety.checkpoint.id)
+        session.persistence.save_state(session.timeline)
+        before = safety.checkpoint.variables if plan.frozen is not None else None
+        result = self._result(plan, safety, done, before)
+        result["threads"] = {"brought_back": threads, "ids_kept": ids_kept}
+        result["warnings"] += [f"{kind}: {subject}: {detail}" for kind, subject, detail in notes]
+        capture = plan.target.capture("process")
+        if plan.frozen is not None and capture is not None:
+            told = {subject for _, subject, _ in notes}
+            result["warnings"] += [
+                f"not brought back: {n.kind}: {n.subject}{f': {n.detail}' if n.detail else ''}"
+                for n in capture.not_captured
+                if n.subject.partition(" ")[0] not in told
+            ]
+        result["took_ms"] = (time.perf_counter() - started) * 1e3
+        result["text"] = restore_text(result)
+        self._progress(plan, "answer")
+        return result
+
+    async def stop_processes(self) -> None:
+        """End everything inside but the frozen processes; return when their ids are free."""
+        session = self._session
+        executor = session.executor
+        if executor is not None:
+            executor.drain()
+            executor.close()
+        keep = [f.pid for f in session.frozen.values()]
+        keep += [f.twin.pid for f in session.frozen.values() if f.twin is not None]
+        try:
+            await asyncio.wait_for(session.sandbox.kill_all_but(keep), _EXIT_S)
+        except asyncio.TimeoutError:
+            raise SandboxError("A process inside the sandbox does not end.") from None
+        session.executor = None
+
+    async def wake(self, frozen: Frozen) -> Any:
+        """Wake a frozen process; return the executor. Raises RestoreFailed."""
+        executor = self._session.new_executor()
+        await executor.wake(self._session.engine, frozen)
+        return executor
+
+    async def _restore_files(self, plan: Plan, safety: Taken) -> RestoreResult | None:
+        if plan.files is None:
+            return None
+        self._progress(plan, "filesystem")
+        return await self._session.files.restore(plan.files, safety.snapshot)
+
+    async def _roll_forward(
+        self, plan: Plan, safety: Taken, files_done: bool, cause: BaseException
+    ) -> None:
+        """Bring the state before the restore back. Raises RestoreFailed if even that fails."""
+        session = self._session
+        session.log.warning("Restore failed, going back to the safety checkpoint: %s", cause)
+        with contextlib.suppress(TimeTravelError, OSError):
+            await self.stop_processes()
+        problem = ""
+        if files_done and safety.snapshot is not None:
+            try:
+                await session.files.restore(await session.files.plan(safety.snapshot.id), None)
+            except (WorkspaceError, OSError) as error:
+                problem = f" The files could not be put back: {error}"
+        try:
+            if safety.frozen is None:
+                raise RestoreFailed("the process before had not been held")
+            session.take_up(await self.wake(safety.frozen))
+        except (TimeTravelError, OSError) as error:
+            await session.start_executor()
+            raise RestoreFailed(
+                f"The restore of #{plan.target.number} failed ({cause}), and the process before "
+                f"could not be woken either ({error}): this is a fresh process. "
+                f"All checkpoints are still there.{problem}"
+            ) from cause
+        if problem:
+            raise RestoreFailed(f"The restore of #{plan.target.number} failed: {cause}.{problem}")
+
+    def _progress(self, plan: Plan, step: str) -> None:
+        session = self._session
+        session.events.publish(
+            "restore_progress", checkpoint={"id": plan.target.id, "number": plan.target.number}, step=step
+        )
+
+    def _result(
+        self, plan: Plan, safety: Taken | None, done: RestoreResult | None, before: Any
+    ) -> dict[str, Any]:
+        session = self._session
+        timeline = session.timeline
+        variables: dict[str, Any] = {"added": [], "removed": [], "changed": []}
+        if before is not None:
+            variables = dict(diff_variables(before, plan.target.variables))
+        changes = plan.files.changes if plan.files is not None and done is not None else ()
+        return {
+            "checkpoint": timeline.record(timeline[plan.target.id]),
+            "safety": timeline.record(safety.checkpoint) if safety else None,
+            "dry_run": False,
+            "variables": variables,
+            "files": [session.files.as_json(change) for change in changes],
+            "kept_aside": [
+                {"path": printable(k.path), "saved_as": printable(k.saved_as), "reason": k.reason}
+                for k in (done.kept_aside if done else ())
+            ],
+            "threads": {"brought_back": 0, "ids_kept": True},
+            "warnings": list(plan.warnings),
+            "took_ms": 0.0,
+        }

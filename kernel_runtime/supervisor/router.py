@@ -1,0 +1,331 @@
+"""Routing of Jupyter messages between the channels and the executor; owner of the request queue.
+
+One shell request is in the executor's hands at a time; the others wait here, so that an executor
+can be replaced without losing any. Comm messages that come while a cell runs are handed on at once,
+as ipykernel does: an asynchronous cell may wait for a widget's answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_client.session import DELIM
+
+from kernel_runtime.frames import Channel
+from kernel_runtime.supervisor.channels import Channels, Message
+from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.output import StreamJoiner
+
+_COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
+
+
+@dataclass
+class Request:
+    """A message from a client that the executor shall handle."""
+
+    identities: list[bytes]
+    message: Message
+    frames: list[bytes]  # header, parent, metadata, content, buffers …: as they came
+    content: dict[str, Any] = field(default_factory=dict)
+    reply: dict[str, Any] | None = None
+    replied: bool = False
+    leaving: bool = False  # its cell asked for a restore: the supervisor gives its reply
+    input_published: int | None = None  # the execution count under which it ran
+
+    @property
+    def id(self) -> str:
+        msg_id: str = self.message["header"]["msg_id"]
+        return msg_id
+
+    @property
+    def type(self) -> str:
+        msg_type: str = self.message["header"]["msg_type"]
+        return msg_type
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether it runs code of the user's that can change the session."""
+        return self.type == "execute_request" and not self.content.get("silent", False)
+
+    @property
+    def code(self) -> str:
+        return str(self.content.get("code", ""))
+
+    @property
+    def cell_id(self) -> str | None:
+        value = self.message["metadata"].get("cellId")
+        return str(value) if value is not None else None
+
+
+class Router:
+    """Moves messages; calls on_done(request) when the executor has finished one."""
+
+    def __init__(self, channels: Channels, on_done: Callable[[Request], None]) -> None:
+        self._channels = channels
+        self._on_done = on_done
+        self._queue: deque[Request] = deque()
+        self._comms_in_flight: dict[str, Request] = {}
+        self._holds: set[str] = set()
+        self._waiting_input: str | None = None
+        self.in_flight: Request | None = None
+        self.executor: Executor | None = None
+        self.page_comms: dict[str, str] = {}
+        self.last_parent: dict[str, Any] = {}
+        self.joiner = StreamJoiner(self._publish_stream)
+
+    # From clients
+
+    def on_shell(self, identities: list[bytes], message: Message, frames: list[bytes]) -> None:
+        """Queue a shell message."""
+        request = Request(identities, message, frames)
+        if request.type in _COMM_TYPES:
+            self._note_comm(request.type, json.loads(frames[3]))
+            if self.in_flight is not None and self.executor is not None and not self._holds:
+                self._comms_in_flight[request.id] = request
+                self._hand_over(request)
+                return
+        self._queue.append(request)
+        self.dispatch()
+
+    def on_stdin(self, identities: list[bytes], message: Message, frames: list[bytes]) -> None:
+        """Hand on the answer to the prompt that waits; one that comes too late is dropped."""
+        asked, self._waiting_input = self._waiting_input, None
+        if asked is None or message["header"]["msg_type"] != "input_reply":
+            return
+        parent = message["parent_header"].get("msg_id")
+        if parent and parent != asked and parent != (self.in_flight.id if self.in_flight else None):
+            self._waiting_input = asked  # it answers an older prompt
+            return
+        if self.executor is not None:
+            self.executor.link.send_message(Channel.STDIN, [*identities, DELIM, b"", *frames])
+
+    # The queue
+
+    def hold(self, reason: str) -> None:
+        """Hand no request on until the same reason is released."""
+        self._holds.add(reason)
+
+    def release(self, reason: str) -> None:
+        """Take a hold away."""
+        self._holds.discard(reason)
+        self.dispatch()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is in the executor's hands."""
+        return self.in_flight is None and not self._comms_in_flight
+
+    def dispatch(self) -> None:
+        """Hand on the next request if nothing stands in the way."""
+        if self._holds or self.in_flight is not None or self.executor is None:
+            return
+        if not self._queue:
+            return
+        request = self._queue.popleft()
+        if request.type == "execute_request":
+            request.content = json.loads(request.frames[3])
+        self.in_flight = request
+        self._hand_over(request)
+
+    def _hand_over(self, request: Request) -> None:
+        assert self.executor is not None
+        # signatures are the supervisor's: the executor's session has no key
+        parts = [*request.identities, DELIM, b"", *request.frames]
+        self.executor.link.send_message(Channel.SHELL, parts)
+
+    def abort_queue(self) -> None:
+        """After an error: answer all execute requests that wait with ``aborted``."""
+        self._channels.read("shell")
+        waiting, self._queue = self._queue, deque()
+        for request in waiting:
+            if request.type != "execute_request":
+                self._queue.append(request)
+                continue
+            self.status("busy", request)
+            self._channels.send(
+                "shell",
+                "execute_reply",
+                {"status": "aborted"},
+                request.message,
+                request.identities,
+                {"status": "aborted"},
+            )
+            self.status("idle", request)
+
+    # From the executor
+
+    def on_message(self, executor: Executor, channel: Channel, parts: list[bytes]) -> None:
+        """Send on what the executor sends."""
+        if executor is not self.executor:
+            return
+        self.joiner.flush()
+        cut = parts.index(DELIM)
+        identities, frames = parts[:cut], parts[cut + 2 :]
+        header = json.loads(frames[0])
+        rest = frames[1:]
+        parent = json.loads(rest[0])
+        if channel == Channel.IOPUB:
+            self._on_iopub(identities, header, parent, rest)
+        elif channel == Channel.SHELL:
+            self._on_reply(identities, header, parent, rest)
+        elif channel == Channel.STDIN:
+            self._channels.forward("stdin", identities, header, rest)
+            self._waiting_input = parent.get("msg_id") or "?"
+
+    def _on_iopub(
+        self, topic: list[bytes], header: dict[str, Any], parent: dict[str, Any], rest: list[bytes]
+    ) -> None:
+        msg_type = header["msg_type"]
+        request = self._request_of(parent)
+        if msg_type == "status":
+            state = json.loads(rest[2])["execution_state"]
+            if parent and request is None:
+                return  # the end of a cell that was left, or of one in an abandoned branch
+            if request is not None and state == "idle":
+                self._finish(request, topic, header, rest)
+                return
+            if request is self.in_flight and request is not None:
+                self.last_parent = parent
+        elif msg_type in _COMM_TYPES:
+            self._note_comm(msg_type, json.loads(rest[2]))
+        elif msg_type == "execute_input" and request is not None:
+            request.input_published = json.loads(rest[2]).get("execution_count")
+        self._channels.forward("iopub", topic, header, rest)
+
+    def _finish(
+        self, request: Request, topic: list[bytes], header: dict[str, Any], rest: list[bytes]
+    ) -> None:
+        if request is not self.in_flight:
+            del self._comms_in_flight[request.id]
+            self._channels.forward("iopub", topic, header, rest)
+            return
+        self._waiting_input = None
+        if not request.leaving:
+            self._channels.forward("iopub", topic, header, rest)
+            self.in_flight = None
+            if self._stops_queue(request):
+                self.abort_queue()
+        self._on_done(request)
+        self.dispatch()
+
+    @staticmethod
+    def _stops_queue(request: Request) -> bool:
+        return (
+            request.is_cell
+            and (request.reply or {}).get("status") == "error"
+            and bool(request.content.get("stop_on_error", True))
+        )
+
+    def _on_reply(
+        self, identities: list[bytes], header: dict[str, Any], parent: dict[str, Any], rest: list[bytes]
+    ) -> None:
+        request = self._request_of(parent)
+        if request is None:
+            return  # nobody waits for it: its cell belongs to another time
+        if header["msg_type"] == "execute_reply":
+            request.reply = json.loads(rest[2])
+        if request.leaving:
+            return
+        request.replied = True
+        self._channels.forward("shell", identities, header, rest)
+
+    def _request_of(self, parent: dict[str, Any]) -> Request | None:
+        msg_id = parent.get("msg_id")
+        if self.in_flight is not None and self.in_flight.id == msg_id:
+            return self.in_flight
+        return self._comms_in_flight.get(str(msg_id))
+
+    def on_stream(self, name: str, parent: bytes, text: str) -> None:
+        """Python code printed; parent is a header as JSON."""
+        self.joiner.add(name, parent, text)
+
+    def on_raw_output(self, name: str, text: str) -> None:
+        """C code or a child wrote: it belongs to the cell that ran last."""
+        self.joiner.add(name, json.dumps(self.last_parent).encode(), text)
+
+    def _publish_stream(self, name: str, text: str, parent: dict[str, Any]) -> None:
+        self._channels.send(
+            "iopub", "stream", {"name": name, "text": text}, parent, [f"stream.{name}".encode()]
+        )
+
+    def _note_comm(self, msg_type: str, content: dict[str, Any]) -> None:
+        comm_id = content.get("comm_id", "")
+        if msg_type == "comm_open":
+            self.page_comms[comm_id] = content.get("target_name", "")
+        elif msg_type == "comm_close":
+            self.page_comms.pop(comm_id, None)
+
+    # Answers in the executor's place
+
+    def status(self, state: str, request: Request | None) -> None:
+        """Publish busy or idle for a request."""
+        self.joiner.flush()
+        parent = request.message if request else None
+        self._channels.send("iopub", "status", {"execution_state": state}, parent)
+
+    def say(self, text: str, parent: Message | dict[str, Any] | None, name: str = "stdout") -> None:
+        """Publish text as output of a request."""
+        self.joiner.flush()
+        self._channels.send(
+            "iopub", "stream", {"name": name, "text": text}, parent, [f"stream.{name}".encode()]
+        )
+
+    def answer_in_flight(self, *, text: str = "", error: tuple[str, str] | None = None) -> None:
+        """End the cell in flight: its output, its reply, its idle.
+
+        For a cell that asked for a restore, or whose executor died. error: name and text.
+        """
+        request, self.in_flight = self.in_flight, None
+        if request is None:
+            return
+        self._waiting_input = None
+        count = request.input_published or (request.reply or {}).get("execution_count") or 0
+        if text:
+            self.say(text, request.message)
+        reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
+        if error is not None:
+            name, value = error
+            failure = {"ename": name, "evalue": value, "traceback": [f"{name}: {value}"]}
+            self._channels.send("iopub", "error", failure, request.message)
+            reply = {"status": "error", **failure}
+        if request.type == "execute_request":
+            reply["execution_count"] = count
+        if not request.replied:
+            self._channels.send(
+                "shell",
+                request.type.rpartition("_")[0] + "_reply",
+                reply,
+                request.message,
+                request.identities,
+                {"status": reply["status"]},
+            )
+        request.reply = reply
+        self.status("idle", request)
+        if self._stops_queue(request):
+            self.abort_queue()
+
+    def replace_executor(self, executor: Executor | None) -> None:
+        """Take up another executor; what the old one still says is not heard any more.
+
+        Comm messages that it had not finished are answered by their busy and idle.
+        """
+        self.joiner.flush()
+        self.executor = executor
+        for request in self._comms_in_flight.values():
+            self.status("idle", request)
+        self._comms_in_flight.clear()
+        self.last_parent = {}
+
+    def reconcile_comms(self, living: dict[str, str], parent: Message | None) -> list[str]:
+        """Close on the page the comms that the new executor does not know.
+
+        Returns the ids of those that live in it and that the page does not know.
+        """
+        for comm_id in [c for c in self.page_comms if c not in living]:
+            del self.page_comms[comm_id]
+            self._channels.send("iopub", "comm_close", {"comm_id": comm_id, "data": {}}, parent)
+        return [c for c in living if c not in self.page_comms]

@@ -1,0 +1,281 @@
+"""One kernel's session: its parts, and how its executor comes and goes. Owns no policy of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.fork import ForkEngine
+from kernel_runtime.errors import SandboxError
+from kernel_runtime.frames import Channel
+from kernel_runtime.sandbox.base import InitClient
+from kernel_runtime.sandbox.namespaces import NamespaceSandbox
+from kernel_runtime.sandbox.none import NoSandbox
+from kernel_runtime.supervisor.channels import Channels
+from kernel_runtime.supervisor.checkpoints import Checkpointer
+from kernel_runtime.supervisor.commands import Commands
+from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.supervisor.events import Events
+from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.files import Files
+from kernel_runtime.supervisor.memory import MemoryKeeper
+from kernel_runtime.supervisor.persistence import Persistence
+from kernel_runtime.supervisor.recovery import Recovery
+from kernel_runtime.supervisor.restores import Restorer
+from kernel_runtime.supervisor.router import Request, Router
+
+_SHUTDOWN_S = 2.0
+"""Seconds for the user's atexit functions."""
+
+_HOT_MIN = 8 << 20
+"""Bytes: smaller mappings are copied so fast that nobody notices."""
+
+
+class Session:
+    """What a supervisor runs. Lives in one event loop."""
+
+    def __init__(
+        self,
+        channels: Channels,
+        config: Supervisor,
+        *,
+        python: str,
+        arguments: Sequence[str],
+        runtime_dir: Path,
+        log: logging.Logger,
+    ) -> None:
+        self.channels = channels
+        self.config = config
+        self.log = log
+        self.epoch = uuid.uuid4().hex
+        self.incarnation = 0
+        self.cwd = os.getcwd()
+        self.executor: Executor | None = None
+        self.frozen: dict[str, Frozen] = {}
+        # one checkpoint or restore at a time
+        self.lock = asyncio.Lock()
+        self._python = python
+        self._arguments = list(arguments)
+        self._runtime_dir = runtime_dir
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing = False
+        self._kernel_info: dict[str, Any] = {}
+        self.limits: list[str] = []
+        self.sandbox: InitClient = NoSandbox(self._on_exit)
+        self.events = Events(channels)
+        self.router = Router(channels, self._on_done)
+        self.files = Files(config, self.cwd, log)
+        self.persistence = Persistence(config, log)
+        self.timeline = self.persistence.open(self.epoch)
+        self.memory = MemoryKeeper(self)
+        self.checkpoints = Checkpointer(self)
+        self.restores = Restorer(self)
+        self.recovery = Recovery(self)
+        self.commands = Commands(self)
+
+    # Start and end
+
+    async def start(self) -> None:
+        """Set up the sandbox and the first executor. Raises SandboxError."""
+        await self._start_sandbox()
+        self.engine = ForkEngine(self._runtime_dir, keep_ids=self.sandbox.ids_kept)
+        await self.files.recover()
+        await self.start_executor()
+        self.router.hold("start")
+        self.background(self._first_checkpoint())
+
+    async def _first_checkpoint(self) -> None:
+        try:
+            await self.checkpoints.first()
+        finally:
+            self.router.release("start")
+
+    async def _start_sandbox(self) -> None:
+        wanted = self.config.sandbox
+        if wanted != "none":
+            self.sandbox = NamespaceSandbox(self._on_exit)
+            try:
+                await self.sandbox.start()
+                return
+            except (SandboxError, asyncio.TimeoutError) as error:
+                if wanted == "namespaces":
+                    raise
+                reason = str(error) or "no answer"
+            self.limits.append(
+                f"No namespaces: {reason} Restored processes get new ids; memory and files are "
+                "held all the same. `jupyter timetravel doctor` says what to change."
+            )
+        self.sandbox = NoSandbox(self._on_exit)
+        await self.sandbox.start()
+
+    async def start_executor(self) -> None:
+        """Start a fresh process. Raises SandboxError."""
+        executor = self.new_executor()
+        await executor.start(
+            self.sandbox, self._python, self._arguments, self._environment(), self.cwd
+        )
+        self._kernel_info = executor.hello["kernel_info"]
+        if executor.hello["freezer"] and executor.hello["freezer"] not in self.limits:
+            self.limits.append(executor.hello["freezer"])
+        self.take_up(executor)
+
+    def new_executor(self) -> Executor:
+        """Return one that is to be started or woken."""
+        self.incarnation += 1
+        inside = self.sandbox.ids_kept
+        return Executor(
+            self,
+            self.incarnation,
+            {
+                # seen from inside a pid namespace, whoever is outside has no pid
+                "supervisor_pid": 0 if inside else os.getpid(),
+                "stop_timeout_ms": int(self.config.stop_timeout * 1000),
+                "aside_limit": self.config.aside_limit,
+                "hot_min": _HOT_MIN if self.config.unshare else 0,
+            },
+        )
+
+    def take_up(self, executor: Executor) -> None:
+        """Make it the one that requests go to."""
+        self.executor = executor
+        self.router.replace_executor(executor)
+
+    def _environment(self) -> dict[str, str]:
+        env = dict(os.environ)
+        # the executor's parent is the sandbox's init, and ends it itself
+        env.pop("JPY_PARENT_PID", None)
+        return env
+
+    async def shutdown(self) -> None:
+        """End everything that belongs to this kernel."""
+        if self._closing:
+            return
+        self._closing = True
+        self.router.hold("shutdown")
+        for task in self._tasks:
+            task.cancel()
+        await self.memory.stop()
+        executor = self.executor
+        if executor is not None and executor.alive:
+            executor.link.command("shutdown")
+            with contextlib.suppress(asyncio.TimeoutError, SandboxError):
+                await asyncio.wait_for(self.sandbox.wait_exit(executor.pid), _SHUTDOWN_S)
+            executor.drain()
+            executor.close()
+        self.router.joiner.flush()
+        await self.sandbox.close()
+        released = await asyncio.to_thread(self.persistence.close)
+        await self.files.release(released)
+        await self.files.close()
+
+    def background(self, work: Any) -> None:
+        """Run a coroutine; its failure is logged, never lost."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+
+        def done(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()):
+                self.log.error("In the background: %s", error, exc_info=error)
+
+        task.add_done_callback(done)
+
+    # What the executor says (executors.Listener)
+
+    def on_message(self, executor: Executor, channel: Channel, parts: list[bytes]) -> None:
+        self.router.on_message(executor, channel, parts)
+
+    def on_stream(self, name: str, parent: bytes, text: str) -> None:
+        self.router.on_stream(name, parent, text)
+
+    def on_raw_output(self, name: str, text: str) -> None:
+        if not self._kernel_info:
+            # the first executor has not come up: this is why it does not
+            self.log.error("executor: %s", text.rstrip())
+        self.router.on_raw_output(name, text)
+
+    def on_log(self, level: int, text: str) -> None:
+        self.log.log(level, "executor: %s", text)
+
+    def on_request(self, executor: Executor, report: dict[str, Any]) -> None:
+        if executor is self.executor:
+            self.background(self.commands.from_magic(executor, report))
+
+    def on_end(self, executor: Executor) -> None:
+        if executor is self.executor and not executor.moved and not self._closing:
+            self.router.hold("death")
+            self.background(self.recovery.recover(executor))
+
+    def _on_exit(self, pid: int, status: int) -> None:
+        """A child of init was reaped; a frozen process that ended is no checkpoint any more."""
+        for id, frozen in list(self.frozen.items()):
+            if frozen.twin is not None and frozen.twin.pid == pid:
+                frozen.twin = None
+            if frozen.pid == pid:
+                self.frozen.pop(id)
+                self.set_process_state(id, "evicted", "its frozen process ended")
+
+    def _on_done(self, request: Request) -> None:
+        """The executor has finished a request."""
+        if request.leaving:
+            self.router.hold("restore")
+            self.background(self.commands.restore_after_cell(request))
+        elif request.is_cell and self.checkpoints.wanted_after(request):
+            self.router.hold("checkpoint")
+            self.background(self.checkpoints.after_cell(request))
+
+    # Requests on the control channel
+
+    def kernel_info(self) -> dict[str, Any]:
+        """The content of kernel_info_reply; known once the first executor is up."""
+        return {"status": "ok", **self._kernel_info}
+
+    async def interrupt(self) -> None:
+        """Interrupt the cell that runs; when none does, nothing happens."""
+        executor = self.executor
+        if self.router.in_flight is not None and executor is not None and executor.alive:
+            await self.sandbox.signal(executor.pid, signal.SIGINT, group=True)
+
+    # Frozen processes
+
+    async def evict(self, id: str, why: str) -> None:
+        """Give up a checkpoint's frozen process; its files stay."""
+        frozen = self.frozen.pop(id, None)
+        if frozen is None:
+            return
+        self.set_process_state(id, "evicted", why)
+        await self.engine.drop(frozen)
+
+    def set_process_state(self, id: str, state: Any, why: str) -> None:
+        """Note what became of a process capture, and tell everybody."""
+        if id not in self.timeline:
+            return
+        capture = self.timeline[id].capture("process")
+        if capture is None:
+            return
+        changed = self.timeline.set_capture(id, replace(capture, state=state, error=why, ref=None))
+        self.persistence.save(self.timeline, changed)
+        self.events.publish("checkpoint_changed", checkpoint=self.timeline.record(changed))
+
+    def now(self) -> datetime:
+        """The time that checkpoints bear."""
+        return datetime.now(timezone.utc)
+
+    async def present_variables(self) -> dict[str, Any]:
+        """Return the summary of the namespace now, or at the head where a cell runs."""
+        if self.executor is not None and self.executor.alive and self.router.idle:
+            with contextlib.suppress(ConnectionError):
+                return await self.executor.variables()
+        head = self.timeline.head
+        return json.loads(json.dumps(dict(head.variables))) if head else {}
