@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from importlib import import_module
 from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp
@@ -102,7 +101,10 @@ class ExecutorApp(IPKernelApp):
     def init_extensions(self) -> None:
         """Load the user's extensions, then the time-travel magics."""
         super().init_extensions()
-        import_module("jupyter_timetravel").load_ipython_extension(self.shell)
+        try:
+            self.shell.extension_manager.load_extension("jupyter_timetravel")
+        except Exception:  # checkpoints and the sidebar work without the magics
+            self.log.exception("The time-travel magics could not be loaded.")
 
     def close(self) -> None:
         """Nothing to close: the process ends."""

@@ -6,7 +6,8 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -32,6 +33,16 @@ PROTOCOL = 1
 
 class ExecutorShell(ZMQInteractiveShell):
     """ipykernel's shell; LeaveCell ends a cell without a traceback."""
+
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        """Show an error; an impatient second interrupt does not cut it short."""
+        main = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+        try:
+            super().showtraceback(*args, **kwargs)
+        finally:
+            if main:
+                signal.signal(signal.SIGINT, handler)
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: Any) -> None:
         if isinstance(evalue, LeaveCell):
@@ -60,15 +71,20 @@ class ExecutorKernel(IPythonKernel):
         super().__init__(**kwargs)
         assert isinstance(self.link, Link)
         self.timetravel = TimeTravel(self, self.link)
+        self._info: dict[str, Any] = {}
         self._dispatch = _async_in_context(partial(self.shell_main, None))
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def kernel_info(self) -> dict[str, Any]:
-        info: dict[str, Any] = super().kernel_info
-        info["supported_features"] = []
-        info["timetravel"] = {"version": PROTOCOL}
-        return info
+        # made once: IPython draws the banner's tip from the user's own random stream
+        if not self._info:
+            self._info = {
+                **super().kernel_info,
+                "supported_features": [],
+                "timetravel": {"version": PROTOCOL},
+            }
+        return self._info
 
     def start(self) -> None:
         """Begin to serve the link; called in the event loop's thread before the loop runs."""
@@ -107,6 +123,39 @@ class ExecutorKernel(IPythonKernel):
         """Let an interrupt reach the handler that runs, as in ipykernel."""
         super().pre_handler_hook()
         signal.signal(signal.SIGINT, _interrupt)
+
+    async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Run a cell. An interrupt after its end is ignored: it must not cost the reply."""
+        try:
+            reply: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
+        except KeyboardInterrupt as error:
+            # between the end of the user's code and the reply
+            reply = {
+                "status": "error",
+                "ename": type(error).__name__,
+                "evalue": str(error),
+                "traceback": [],
+                "execution_count": self.execution_count - 1,
+                "user_expressions": {},
+                "payload": [],
+            }
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return reply
+
+    @contextmanager
+    def _cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:
+        """As in ipykernel, and wake the loop: there other threads' sockets happen to do that."""
+        with super()._cancel_on_sigint(future):
+            cancel = signal.getsignal(signal.SIGINT)
+            loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop  # type: ignore[attr-defined]
+
+            def cancel_and_wake(*args: Any) -> None:
+                cancel(*args)  # type: ignore[operator]
+                loop.call_soon_threadsafe(lambda: None)
+
+            signal.signal(signal.SIGINT, cancel_and_wake)
+            yield
 
     def _input_request(
         self, prompt: str, ident: Any, parent: dict[str, Any], password: bool = False

@@ -67,7 +67,8 @@ def _add(
 
 
 def _written(obj: Any, in_time: bool) -> Description:
-    text = str(obj)
+    # A path may hold bytes that are no text: UTF-8 refuses those, so they become escapes.
+    text = str(obj).encode("utf-8", "backslashreplace").decode("utf-8")
     return None, None, text[:60], {"full": text}
 
 
@@ -210,13 +211,13 @@ def _add_pandas(names: dict[str, Any], found: dict[int, Describer], token: Token
 
 
 def _add_polars(names: dict[str, Any], found: dict[int, Describer], token: Token) -> None:
+    # Almost nothing changes these in place; setting single values does, and is not noticed.
     def frame(obj: Any, in_time: bool) -> Description:
         rows, columns = obj.shape
-        sample = {"sample": f"{id(obj._df)}"}
-        return obj.estimated_size(), f"{rows} x {columns}", None, sample
+        return obj.estimated_size(), f"{rows} x {columns}", None, {"sample": str(id(obj._df))}
 
     def series(obj: Any, in_time: bool) -> Description:
-        return obj.estimated_size(), f"length {len(obj)}", None, {"sample": f"{id(obj._s)}"}
+        return obj.estimated_size(), f"length {len(obj)}", None, {"sample": str(id(obj._s))}
 
     _add(found, names, "DataFrame", frame)
     _add(found, names, "Series", series)

@@ -16,9 +16,9 @@ A fingerprint has up to three parts (``kernel_runtime.timeline.variables`` compa
 ``full``    a digest of all of the content; there only if all was looked at.
 
 What this misses: a change in place further down than an object's own items or attributes, in
-the middle of a container of more than 64 items (a list is also sampled at strides), or between
-the sampled windows of an array above 1 MB; and an object that is known by identity alone, was
-deleted, and whose address a new object of the same type got.
+the middle of a container of more than 64 items (a list is also sampled at strides), between the
+sampled windows of an array above 1 MB, or of single values of a polars frame; and an object that
+is known by identity alone, was deleted, and whose address a new object of the same type got.
 """
 
 from __future__ import annotations

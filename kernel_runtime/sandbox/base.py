@@ -17,6 +17,9 @@ from typing import Any, Protocol
 from kernel_runtime.errors import SandboxError
 
 
+_START_S = 30.0
+
+
 class Sandbox(Protocol):
     """Where executors live. Owns every process of the session; holds no history."""
 
@@ -42,6 +45,9 @@ class Sandbox(Protocol):
 
     async def wait_exit(self, pid: int) -> int:
         """Return the wait status of a direct child of init, once it was reaped."""
+
+    def forget_exits(self) -> None:
+        """Forget the wait statuses so far: ids of ended processes are about to live again."""
 
     def proc(self, pid: int | str = "") -> str:
         """Return the /proc directory of a process inside, as the supervisor can read it."""
@@ -89,7 +95,10 @@ class InitClient:
         self._up = loop.create_future()
         loop.add_reader(ours, self._readable)
         try:
-            await asyncio.wait_for(self._up, 30)
+            await asyncio.wait_for(self._up, _START_S)
+            if self.mode != "none":
+                # the starter leaves once process 1 exists; init is the supervisor's own child then
+                await asyncio.to_thread(self._starter.wait)
         except BaseException:
             await self.close()
             raise
@@ -191,9 +200,9 @@ class InitClient:
             waiter = self._exit_waiters[pid] = asyncio.get_running_loop().create_future()
         return await asyncio.shield(waiter)
 
-    def forget_exit(self, pid: int) -> None:
-        """A process with this pid is about to live again (it is woken under its old id)."""
-        self._exits.pop(pid, None)
+    def forget_exits(self) -> None:
+        """Processes are about to live again under the ids of those that ended."""
+        self._exits.clear()
 
     def proc(self, pid: int | str = "") -> str:
         # the sandbox's own /proc, through its init's root directory: no translating of pids

@@ -74,6 +74,7 @@ class Checkpointer:
         pinned: bool = False,
         move: bool = False,
         process: bool = True,
+        rules_of: str | None = None,
     ) -> Taken:
         """Capture everything now; the caller holds the session's lock and the queue.
 
@@ -83,7 +84,7 @@ class Checkpointer:
         """
         session = self._session
         id = new_id()
-        files = asyncio.ensure_future(session.files.capture(self._processes()))
+        files = asyncio.ensure_future(session.files.capture(self._processes(), rules_of))
         freezing: Any = self._freeze(id, move) if process else _nothing()
         try:
             (frozen, process_capture, variables), (snapshot, file_capture) = await asyncio.gather(
@@ -108,7 +109,7 @@ class Checkpointer:
         )
         if frozen is not None:
             session.frozen[id] = frozen
-        session.persistence.save(session.timeline, checkpoint)
+        session.background(session.publish(id))
         session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
         if not move:
             session.memory.after_checkpoint()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Spec = Union[int, str]
 
+_ANSWERED_AT_ONCE = frozenset({"status", "config", "subscribe", "checkpoint"})
+
 
 class Commands:
     """Validates and carries out commands on one session."""
@@ -73,6 +75,10 @@ class Commands:
             inspect.signature(handler).bind(**args)
         except TypeError as error:
             raise BadRequest(f"{command}: {error}. Nothing was done.") from None
+        if command not in _ANSWERED_AT_ONCE:
+            # the checkpoint of a cell whose reply is out may still be in the making: -1 is that one
+            async with self._session.lock:
+                pass
         return await handler(**args)
 
     # Magics
@@ -282,7 +288,7 @@ class Commands:
             if frozen is not None:
                 await session.engine.drop(frozen)
             ref = _snapshot(found)
-            if ref and all(_snapshot(c) != ref for c in session.timeline):
+            if ref and not await session.persistence.names_snapshot(ref):
                 with contextlib.suppress(WorkspaceError, OSError):
                     await session.files.release([ref])
         session.events.publish("checkpoint_deleted", id=found.id, number=found.number)

@@ -91,7 +91,10 @@ class Control:
         for process in self._processes.values():
             try:
                 cpu += process.cpu_percent(None)
-                memory += process.memory_full_info().pss
+                # the executor shares pages with its checkpoints: its own share would be too little
+                own = executor is not None and process.pid == executor.pid
+                info = process.memory_info().rss if own else process.memory_full_info().pss
+                memory += info
             except psutil.Error:
                 continue
         usage: dict[str, Any] = {

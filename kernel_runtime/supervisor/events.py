@@ -22,5 +22,13 @@ class Events:
         if not self.wanted:
             return
         self._sequence += 1
-        content = {"version": VERSION, "event": event, "sequence": self._sequence, **fields}
+        content = {"version": VERSION, "event": event, "sequence": self._sequence}
+        content.update({name: _without_history(value) for name, value in fields.items()})
         self._channels.send("iopub", "timetravel_event", content, None)
+
+
+def _without_history(value: Any) -> Any:
+    """A record as events carry it: its history would make each event longer than the last."""
+    if isinstance(value, dict) and "history" in value:
+        return {key: item for key, item in value.items() if key != "history"}
+    return value

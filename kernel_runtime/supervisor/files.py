@@ -34,6 +34,7 @@ class Files:
         self.roots = [Path(cwd), *(Path(p).expanduser().absolute() for p in config.workspace)]
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="workspace")
         self._engine: WorkspaceEngine | None = None
+        self._store: BlobStore | None = None
         self.problem = ""
         if not config.files:
             self.problem = "Files are not captured: Supervisor.files is off."
@@ -42,10 +43,11 @@ class Files:
 
         try:
             store = Path(config.store) if config.store else store_directory()
+            self._store = BlobStore(store)
             document = os.environ.get("JPY_SESSION_NAME")
             self._engine = WorkspaceEngine(
                 self.roots,
-                BlobStore(store),
+                self._store,
                 journal_dir=store / "journal",
                 document=Path(cwd, document) if document else None,
             )
@@ -68,24 +70,35 @@ class Files:
             if result is not None:
                 self._log.warning("A restore that was cut short was %s.", result.outcome)
 
-    async def capture(self, processes: Iterable[str]) -> tuple[Snapshot | None, Capture | None]:
+    async def capture(
+        self, processes: Iterable[str], rules_of: str | None = None
+    ) -> tuple[Snapshot | None, Capture | None]:
         """Take a snapshot; processes: /proc directories whose writable mappings are looked at.
 
+        rules_of: the snapshot that is to be restored next: what it excludes is excluded here too.
         A failure is a failed capture, not an error: the process is still held.
         """
         if self._engine is None:
             return None, None
         try:
-            snapshot = await self._run(self._capture, self._engine, list(processes))
+            snapshot = await self._run(self._capture, self._engine, list(processes), rules_of)
         except (WorkspaceError, OSError) as error:
             return None, Capture("filesystem", "workspace", "failed", error=str(error))
         return snapshot, _as_capture(snapshot)
 
-    def _capture(self, engine: WorkspaceEngine, processes: list[str]) -> Snapshot:
+    @staticmethod
+    def _capture(
+        engine: WorkspaceEngine, processes: list[str], rules_of: str | None
+    ) -> Snapshot:
         mapped: set[tuple[int, int]] = set()
         for proc in processes:
             mapped |= writable_mappings(proc)
-        return engine.capture(dirty_files=mapped)
+        return engine.capture(dirty_files=mapped, rules_of=rules_of)
+
+    async def flush(self) -> None:
+        """Wait until what was captured is on the disk: only then may the store's database name it."""
+        if self._store is not None:
+            await self._run(self._store.flush)
 
     async def plan(self, snapshot_id: str) -> RestorePlan:
         """Check what a restore needs. Raises WorkspaceError."""
@@ -100,6 +113,9 @@ class Files:
     async def diff(self, a: str, b: str | None) -> list[Change]:
         """Return what changed from snapshot a to b (None: the present). Raises WorkspaceError."""
         assert self._engine is not None
+        if b is None:
+            # the engine's diff(a, None) tells what a restore of a would do: the other direction
+            return list(await self._run(self._engine.current_changes, a))
         return list(await self._run(self._engine.diff, a, b))
 
     def as_json(self, change: Change) -> dict[str, Any]:
@@ -113,9 +129,10 @@ class Files:
         }
 
     async def release(self, snapshot_ids: Iterable[str]) -> None:
-        """The checkpoints that named these snapshots are deleted."""
-        if self._engine is not None:
-            await self._run(self._engine.release, list(snapshot_ids))
+        """No checkpoint names these snapshots any more."""
+        gone = list(snapshot_ids)
+        if self._engine is not None and gone:
+            await self._run(self._engine.release, gone)
 
     async def close(self) -> None:
         """Stop watching; wait for the work under way."""

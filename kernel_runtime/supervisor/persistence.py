@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Iterable
@@ -90,20 +91,31 @@ class Persistence:
             self.problem = f"The timeline is not stored: {error}"
             self._log.error(self.problem)
 
-    def close(self) -> list[str]:
+    async def names_snapshot(self, ref: str) -> bool:
+        """Say whether any checkpoint in the store, of any timeline, names a workspace snapshot."""
+        if self._store is None:
+            return False
+        store = self._store
+        loop = asyncio.get_running_loop()
+        # in the worker: after the writes that were submitted before
+        return await loop.run_in_executor(
+            self._worker, lambda: ref in store.references("filesystem", "workspace")
+        )
+
+    def close(self) -> set[str]:
         """Write what waits; forget timelines without a notebook, which nobody could find again.
 
         Returns the workspace snapshots that those alone named.
         """
         self._worker.shutdown()
-        released: list[str] = []
+        released: set[str] = set()
         if self._store is not None:
             store, self._store = self._store, None
             store.close()
             fresh = open_store(store.directory)
             try:
                 gone = {c.ref for purged in fresh.purge() for c in purged.captures if c.ref}
-                released = list(gone - fresh.references("filesystem", "workspace"))
+                released = gone - fresh.references("filesystem", "workspace")
             finally:
                 fresh.close()
         return released

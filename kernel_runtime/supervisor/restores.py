@@ -178,6 +178,7 @@ class Restorer:
             comment=f"before the restore of #{plan.target.number}",
             move=plan.frozen is not None and not forced,
             process=not forced,
+            rules_of=plan.files.snapshot_id if plan.files is not None else None,
         )
         done: RestoreResult | None = None
         ids_kept, threads, notes = True, 0, []
@@ -196,7 +197,7 @@ class Restorer:
                 faults.point("files restored")
                 self._progress(plan, "process")
                 executor = await self.wake(frozen)
-            except (TimeTravelError, WorkspaceError, OSError, faults.InjectedFault) as error:
+            except Exception as error:  # whatever it is: the session must not be left without a process
                 await self._roll_forward(plan, safety, done is not None, error)
                 raise RestoreFailed(
                     f"The restore of #{plan.target.number} failed: {error} "
@@ -247,6 +248,7 @@ class Restorer:
             await asyncio.wait_for(session.sandbox.kill_all_but(keep), _EXIT_S)
         except asyncio.TimeoutError:
             raise SandboxError("A process inside the sandbox does not end.") from None
+        session.sandbox.forget_exits()
         session.executor = None
 
     async def wake(self, frozen: Frozen) -> Any:

@@ -21,6 +21,7 @@ from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.output import StreamJoiner
 
 _COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
+_COMMS_REMEMBERED = 1000
 
 
 @dataclass
@@ -70,6 +71,7 @@ class Router:
         self._queue: deque[Request] = deque()
         self._comms_in_flight: dict[str, Request] = {}
         self._holds: set[str] = set()
+        self._doomed: list[Request] = []
         self._waiting_input: str | None = None
         self.in_flight: Request | None = None
         self.executor: Executor | None = None
@@ -84,11 +86,9 @@ class Router:
         request = Request(identities, message, frames)
         if request.type in _COMM_TYPES:
             self._note_comm(request.type, json.loads(frames[3]))
-            if self.in_flight is not None and self.executor is not None and not self._holds:
-                self._comms_in_flight[request.id] = request
-                self._hand_over(request)
-                return
         self._queue.append(request)
+        if self.in_flight is not None:
+            self._hand_over_comms()
         self.dispatch()
 
     def on_stdin(self, identities: list[bytes], message: Message, frames: list[bytes]) -> None:
@@ -117,7 +117,7 @@ class Router:
     @property
     def idle(self) -> bool:
         """Whether no request is in the executor's hands."""
-        return self.in_flight is None and not self._comms_in_flight
+        return self.in_flight is None
 
     def dispatch(self) -> None:
         """Hand on the next request if nothing stands in the way."""
@@ -130,6 +130,19 @@ class Router:
             request.content = json.loads(request.frames[3])
         self.in_flight = request
         self._hand_over(request)
+        self._hand_over_comms()
+
+    def _hand_over_comms(self) -> None:
+        """Let comm messages overtake cells that wait: the running one may wait for their answer."""
+        if self.executor is None or self._holds:
+            return
+        for request in [r for r in self._queue if r.type in _COMM_TYPES]:
+            self._queue.remove(request)
+            self._comms_in_flight[request.id] = request
+            self._hand_over(request)
+        # ipykernel publishes no status for one that it handles within a running cell
+        while len(self._comms_in_flight) > _COMMS_REMEMBERED:
+            del self._comms_in_flight[next(iter(self._comms_in_flight))]
 
     def _hand_over(self, request: Request) -> None:
         assert self.executor is not None
@@ -137,14 +150,18 @@ class Router:
         parts = [*request.identities, DELIM, b"", *request.frames]
         self.executor.link.send_message(Channel.SHELL, parts)
 
-    def abort_queue(self) -> None:
-        """After an error: answer all execute requests that wait with ``aborted``."""
+    def _doom_queue(self) -> None:
+        """After an error: whatever waits now will be answered with ``aborted``.
+
+        Called before the client can know of the error: what it sends afterwards is not meant.
+        """
         self._channels.read("shell")
-        waiting, self._queue = self._queue, deque()
-        for request in waiting:
-            if request.type != "execute_request":
-                self._queue.append(request)
-                continue
+        self._doomed = [r for r in self._queue if r.type == "execute_request"]
+        self._queue = deque(r for r in self._queue if r.type != "execute_request")
+
+    def _abort_doomed(self) -> None:
+        doomed, self._doomed = self._doomed, []
+        for request in doomed:
             self.status("busy", request)
             self._channels.send(
                 "shell",
@@ -207,8 +224,7 @@ class Router:
         if not request.leaving:
             self._channels.forward("iopub", topic, header, rest)
             self.in_flight = None
-            if self._stops_queue(request):
-                self.abort_queue()
+            self._abort_doomed()
         self._on_done(request)
         self.dispatch()
 
@@ -231,6 +247,8 @@ class Router:
         if request.leaving:
             return
         request.replied = True
+        if self._stops_queue(request):
+            self._doom_queue()
         self._channels.forward("shell", identities, header, rest)
 
     def _request_of(self, parent: dict[str, Any]) -> Request | None:
@@ -294,6 +312,9 @@ class Router:
             reply = {"status": "error", **failure}
         if request.type == "execute_request":
             reply["execution_count"] = count
+        request.reply = reply
+        if not request.replied and self._stops_queue(request):
+            self._doom_queue()
         if not request.replied:
             self._channels.send(
                 "shell",
@@ -303,10 +324,8 @@ class Router:
                 request.identities,
                 {"status": reply["status"]},
             )
-        request.reply = reply
         self.status("idle", request)
-        if self._stops_queue(request):
-            self.abort_queue()
+        self._abort_doomed()
 
     def replace_executor(self, executor: Executor | None) -> None:
         """Take up another executor; what the old one still says is not heard any more.

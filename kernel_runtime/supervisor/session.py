@@ -175,8 +175,7 @@ class Session:
             executor.close()
         self.router.joiner.flush()
         await self.sandbox.close()
-        released = await asyncio.to_thread(self.persistence.close)
-        await self.files.release(released)
+        await self.files.release(await asyncio.to_thread(self.persistence.close))
         await self.files.close()
 
     def background(self, work: Any) -> None:
@@ -267,6 +266,12 @@ class Session:
         changed = self.timeline.set_capture(id, replace(capture, state=state, error=why, ref=None))
         self.persistence.save(self.timeline, changed)
         self.events.publish("checkpoint_changed", checkpoint=self.timeline.record(changed))
+
+    async def publish(self, id: str) -> None:
+        """Write a new checkpoint into the store, after what it names is on the disk."""
+        await self.files.flush()
+        if id in self.timeline:
+            self.persistence.save(self.timeline, self.timeline[id])
 
     def now(self) -> datetime:
         """The time that checkpoints bear."""

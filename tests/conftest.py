@@ -1,0 +1,233 @@
+"""Fixtures that every suite may use: real kernels, driven as a front end drives them.
+
+``TT_MUST_WORK=1`` turns a skip for a missing ability into a failure (continuous integration).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client import BlockingKernelClient, KernelManager
+from jupyter_client.kernelspec import KernelSpec
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ROOT / "kernel_runtime" / "native" / "libtimetravel.so"
+PATIENCE = 60.0
+"""Seconds after which a message that does not come fails the test."""
+
+
+@dataclass
+class Cell:
+    """What came of one execute request."""
+
+    msg_id: str
+    reply: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        return str(self.reply.get("status"))
+
+    @property
+    def count(self) -> int:
+        return int(self.reply["execution_count"])
+
+    def text(self, name: str = "stdout") -> str:
+        """All that was printed."""
+        return "".join(
+            m["content"]["text"]
+            for m in self.messages
+            if m["msg_type"] == "stream" and m["content"]["name"] == name
+        )
+
+    @property
+    def out(self) -> str:
+        """What was printed, without the last newline."""
+        return self.text().rstrip("\n")
+
+    @property
+    def result(self) -> str | None:
+        """The plain text of the execute_result."""
+        for m in self.messages:
+            if m["msg_type"] == "execute_result":
+                return str(m["content"]["data"]["text/plain"])
+        return None
+
+    @property
+    def error(self) -> str:
+        """``Name: value`` of the error, or nothing."""
+        for m in self.messages:
+            if m["msg_type"] == "error":
+                return f"{m['content']['ename']}: {m['content']['evalue']}"
+        return ""
+
+    def of_type(self, msg_type: str) -> list[dict[str, Any]]:
+        """The messages of one type."""
+        return [m for m in self.messages if m["msg_type"] == msg_type]
+
+
+class Manager(KernelManager):
+    """Starts the supervisor of this checkout with given arguments, installed or not."""
+
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        # the whole suite can be run in another mode: TT_SUPERVISOR="--Supervisor.sandbox=none"
+        extra = [*self.arguments, *os.environ.get("TT_SUPERVISOR", "").split()]
+        argv = [sys.executable, "-m", "kernel_runtime", "-f", "{connection_file}", *extra]
+        return KernelSpec(argv=argv, language="python", interrupt_mode="message")
+
+
+class Notebook:
+    """A front end: one kernel, one client, cells in order."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient, cwd: Path) -> None:
+        self.manager = manager
+        self.client = client
+        self.cwd = cwd
+        self.unclaimed: list[dict[str, Any]] = []
+
+    def send(self, code: str, **options: Any) -> str:
+        """Send a cell; do not wait."""
+        return str(self.client.execute(code, **options))
+
+    def wait(self, msg_id: str, timeout: float = PATIENCE) -> Cell:
+        """Collect what belongs to a cell until its idle, then its reply."""
+        cell = Cell(msg_id)
+        end = time.monotonic() + timeout
+        for message in [m for m in self.unclaimed if m["parent_header"].get("msg_id") == msg_id]:
+            self.unclaimed.remove(message)
+            cell.messages.append(message)
+        while not any(m["content"].get("execution_state") == "idle" for m in cell.of_type("status")):
+            message = self.client.get_iopub_msg(timeout=max(0.01, end - time.monotonic()))
+            mine = message["parent_header"].get("msg_id") == msg_id
+            (cell.messages if mine else self.unclaimed).append(message)
+        while not cell.reply:
+            reply = self.client.get_shell_msg(timeout=max(0.01, end - time.monotonic()))
+            if reply["parent_header"].get("msg_id") == msg_id:
+                cell.reply = reply["content"]
+        return cell
+
+    def run(self, code: str, *, timeout: float = PATIENCE, ok: bool = True, **options: Any) -> Cell:
+        """Run a cell to its end; by default it must succeed."""
+        cell = self.wait(self.send(code, **options), timeout)
+        if ok:
+            assert cell.status == "ok", cell.error or cell.reply
+        return cell
+
+    def cells(self, *codes: str) -> list[Cell]:
+        """Run cells in order."""
+        return [self.run(code) for code in codes]
+
+    def interrupt(self) -> None:
+        """As the button does."""
+        self.manager.interrupt_kernel()
+
+    def settle(self, timeout: float = 0.3) -> list[dict[str, Any]]:
+        """Return the IOPub messages that still come within a while."""
+        found = [*self.unclaimed]
+        self.unclaimed.clear()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self.client.get_iopub_msg(timeout=timeout))
+        return found
+
+    def control(self, msg_type: str, content: dict[str, Any], timeout: float = PATIENCE) -> Any:
+        """Send a request on the control channel and return its reply's content."""
+        message = self.client.session.msg(msg_type, content)
+        self.client.control_channel.send(message)
+        while True:
+            reply = self.client.get_control_msg(timeout=timeout)
+            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                return reply["content"]
+
+    def command(self, command: str, **args: Any) -> dict[str, Any]:
+        """Send a time-travel command; it must succeed."""
+        reply = self.control("timetravel_request", {"version": 1, "command": command, "args": args})
+        assert reply["status"] == "ok", reply
+        result: dict[str, Any] = reply["result"]
+        return result
+
+    def refused(self, command: str, **args: Any) -> dict[str, Any]:
+        """Send a time-travel command that must be refused; return the reply."""
+        reply: dict[str, Any] = self.control(
+            "timetravel_request", {"version": 1, "command": command, "args": args}
+        )
+        assert reply["status"] == "error", reply
+        return reply
+
+    def head(self) -> dict[str, Any]:
+        """Return the newest checkpoint, once the one that is being made is done."""
+        self.run("", silent=True)
+        head: dict[str, Any] = self.command("status")["head"]
+        return head
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's pid."""
+        return int(self.manager.provisioner.pid)
+
+
+@pytest.fixture
+def start_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Notebook]]:
+    """Start kernels: start_notebook(*supervisor arguments, cwd=…, env=…)."""
+    store = tmp_path / "store"
+    runtime = tmp_path / "r"
+    runtime.mkdir(mode=0o700)
+    ipython = tmp_path / "ipython"
+    monkeypatch.setenv("JUPYTER_TIMETRAVEL_STORE", str(store))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("IPYTHONDIR", str(ipython))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    started: list[Notebook] = []
+
+    def start(*arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> Notebook:
+        where = cwd or tmp_path / "work"
+        where.mkdir(exist_ok=True)
+        manager = Manager()
+        manager.arguments = arguments
+        manager.start_kernel(cwd=str(where), env={**os.environ, **(env or {})})
+        client = manager.blocking_client()
+        client.start_channels()
+        notebook = Notebook(manager, client, where)
+        started.append(notebook)
+        client.wait_for_ready(timeout=PATIENCE)
+        return notebook
+
+    yield start
+    for notebook in started:
+        notebook.client.stop_channels()
+        with contextlib.suppress(Exception):
+            notebook.manager.shutdown_kernel(now=not notebook.manager.is_alive())
+
+
+@pytest.fixture
+def notebook(start_notebook: Callable[..., Notebook]) -> Notebook:
+    """A kernel with the default settings."""
+    return start_notebook()
+
+
+def needs(ability: str, present: bool) -> None:
+    """Skip the test by the name of what is missing; fail where it must be there."""
+    if present:
+        return
+    if os.environ.get("TT_MUST_WORK") == "1":
+        pytest.fail(f"missing ability: {ability}")
+    pytest.skip(f"missing ability: {ability}")
+
+
+@pytest.fixture
+def ability() -> Callable[[str, bool], None]:
+    """``ability(name, present)`` skips by name."""
+    return needs

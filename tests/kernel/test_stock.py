@@ -1,0 +1,317 @@
+"""Everything that a stock kernel does works: the user must not notice which kernel it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+Start = Callable[..., object]
+
+
+def test_kernel_info_announces_time_travel_and_no_debugger(notebook):
+    info = notebook.control("kernel_info_request", {})
+    assert info["timetravel"] == {"version": 1}
+    assert info["supported_features"] == []
+    assert info["implementation"] == "ipython"
+
+
+def test_output_of_python_c_and_children_keeps_its_order(notebook):
+    for _ in range(10):
+        cell = notebook.run(
+            "import os, ctypes\n"
+            "print('one')\n"
+            "os.system('echo two')\n"
+            "print('three')\n"
+            "libc = ctypes.CDLL(None); libc.puts(b'four'); libc.fflush(None)\n"
+            "print('five', flush=True)\n"
+            "os.write(1, b'six\\n')"
+        )
+        assert cell.out.split() == ["one", "two", "three", "four", "five", "six"]
+
+
+def test_prints_are_joined_and_none_is_lost(notebook):
+    cell = notebook.run("for i in range(20000): print(i)")
+    assert cell.text() == "".join(f"{i}\n" for i in range(20000))
+    assert len(cell.of_type("stream")) < 400
+
+
+def test_stdout_and_stderr_are_apart(notebook):
+    cell = notebook.run("import sys; print('o'); print('e', file=sys.stderr); print('p')")
+    assert (cell.text(), cell.text("stderr")) == ("o\np\n", "e\n")
+
+
+def test_large_output_through_descriptors(notebook):
+    cell = notebook.run(
+        "import os, subprocess, sys\n"
+        "os.write(1, b'y' * 300_000)\n"
+        "subprocess.run([sys.executable, '-c', \"print('z' * 200_000)\"])\n"
+        "print('end')"
+    )
+    text = cell.text()
+    assert (text.count("y"), text.count("z"), text.count("end")) == (300_000, 200_000, 1)
+
+
+def test_shell_commands_and_magics(notebook):
+    assert notebook.run("!echo hello").out.strip() == "hello"
+    assert notebook.run("%%bash\necho from bash").out == "from bash"
+    assert notebook.run("a = !echo captured\na[0]").result == "'captured'"
+    assert notebook.run("%load_ext autoreload\n%autoreload 2").status == "ok"
+
+
+def test_rich_display_pandas_and_matplotlib(notebook):
+    assert "text/html" in notebook.run(
+        "import pandas as pd; pd.DataFrame({'a': [1]})"
+    ).of_type("execute_result")[0]["content"]["data"]
+    cell = notebook.run(
+        "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()"
+    )
+    assert any("image/png" in m["content"]["data"] for m in cell.of_type("display_data"))
+
+
+def test_errors_have_a_traceback_and_abort_the_queue(notebook):
+    ids = [notebook.send(c) for c in ("1/0", "print('not run')")]
+    failed, aborted = (notebook.wait(i) for i in ids)
+    assert failed.error == "ZeroDivisionError: division by zero"
+    assert any("ZeroDivisionError" in line for line in failed.reply["traceback"])
+    assert aborted.status == "aborted"
+    assert notebook.run("print('alive')").out == "alive"
+
+
+def test_stop_on_error_false_runs_the_queue(notebook):
+    ids = [notebook.send("1/0", stop_on_error=False), notebook.send("print('run')")]
+    assert [notebook.wait(i).status for i in ids] == ["error", "ok"]
+
+
+def test_user_expressions_silent_and_history(notebook):
+    assert notebook.run("x = 2", user_expressions={"y": "x + 1"}).reply["user_expressions"]["y"][
+        "data"
+    ] == {"text/plain": "3"}
+    before = notebook.run("x").count
+    quiet = notebook.run("x = 5", silent=True)
+    assert not quiet.of_type("execute_input")
+    assert notebook.run("x", store_history=False).count == before
+    assert notebook.run("x").count == before + 1
+
+
+def test_input_and_getpass(notebook):
+    def answer(msg_id: str, value: str) -> bool:
+        request = notebook.client.get_stdin_msg(timeout=20)
+        assert request["parent_header"]["msg_id"] == msg_id
+        notebook.client.input(value)
+        return bool(request["content"]["password"])
+
+    msg_id = notebook.send("print('you:', input('who? '))", allow_stdin=True)
+    assert answer(msg_id, "ann") is False
+    assert notebook.wait(msg_id).out == "you: ann"
+    msg_id = notebook.send("import getpass; print(getpass.getpass())", allow_stdin=True)
+    assert answer(msg_id, "secret") is True
+    assert notebook.wait(msg_id).out == "secret"
+    assert "StdinNotImplementedError" in notebook.run("input()", allow_stdin=False, ok=False).error
+
+
+def test_input_is_interrupted_at_once_and_a_late_answer_is_dropped(notebook):
+    msg_id = notebook.send("who = input('name? ')", allow_stdin=True)
+    notebook.client.get_stdin_msg(timeout=20)
+    notebook.interrupt()
+    assert "KeyboardInterrupt" in notebook.wait(msg_id).error
+    notebook.client.input("late")
+    msg_id = notebook.send("print(input('again? '))", allow_stdin=True)
+    notebook.client.get_stdin_msg(timeout=20)
+    notebook.client.input("fresh")
+    assert notebook.wait(msg_id).out == "fresh"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time; print('in'); time.sleep(60)",
+        "print('in')\nwhile True: pass",
+        "print('in')\n!sleep 60",
+        "import subprocess, sys; print('in')\n"
+        "subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])",
+        "import asyncio; print('in'); await asyncio.sleep(60)",
+    ],
+)
+def test_interrupt(notebook, code):
+    msg_id = notebook.send(code)
+    while notebook.client.get_iopub_msg(timeout=20)["msg_type"] != "stream":
+        pass
+    notebook.interrupt()
+    notebook.interrupt()
+    cell = notebook.wait(msg_id)
+    if "!" not in code:
+        assert cell.status == "error" and ("Interrupt" in cell.error or "Cancel" in cell.error)
+    assert notebook.run("print('alive')").out == "alive"
+
+
+def test_interrupt_by_signal_and_while_idle(notebook):
+    notebook.run("x = 1")
+    notebook.interrupt()
+    os.kill(notebook.pid, signal.SIGINT)
+    time.sleep(0.2)
+    assert notebook.run("print(x)").out == "1"
+    msg_id = notebook.send("import time\nprint('in')\ntime.sleep(60)")
+    while notebook.client.get_iopub_msg(timeout=20)["msg_type"] != "stream":
+        pass
+    os.kill(notebook.pid, signal.SIGINT)
+    assert "KeyboardInterrupt" in notebook.wait(msg_id).error
+
+
+def test_tasks_live_on_between_cells(notebook):
+    notebook.run(
+        "import asyncio\nn = 0\n"
+        "async def tick():\n    global n\n    while True:\n        n += 1; await asyncio.sleep(.01)\n"
+        "task = asyncio.ensure_future(tick())"
+    )
+    first = int(notebook.run("import asyncio; await asyncio.sleep(.2); n").result)
+    assert int(notebook.run("await asyncio.sleep(.2); n").result) > first > 2
+
+
+def test_complete_inspect_is_complete_history(notebook):
+    client = notebook.client
+    notebook.run("alpha_value = 3")
+
+    def ask(msg_id: str):
+        while (reply := client.get_shell_msg(timeout=20))["parent_header"]["msg_id"] != msg_id:
+            pass
+        return reply["content"]
+
+    assert "alpha_value" in ask(client.complete("alpha_"))["matches"]
+    assert ask(client.inspect("alpha_value"))["found"]
+    assert ask(client.is_complete("for i in x:"))["status"] == "incomplete"
+    assert ask(client.history(hist_access_type="tail", n=5))["history"][-1][2] == "alpha_value = 3"
+
+
+def test_comms_and_widgets(notebook):
+    cell = notebook.run("import ipywidgets as W; w = W.IntText(value=1); w")
+    opened = {m["content"]["comm_id"] for m in cell.of_type("comm_open")}
+    comm_id = notebook.run("w.comm.comm_id").result.strip("'")
+    assert comm_id in opened
+    client = notebook.client
+    message = client.session.msg(
+        "comm_msg",
+        {"comm_id": comm_id, "data": {"method": "update", "state": {"value": 7}, "buffer_paths": []}},
+    )
+    client.shell_channel.send(message)
+    assert notebook.run("w.value").result == "7"
+    client.shell_channel.send(client.session.msg("comm_msg", {"comm_id": "no such", "data": {}}))
+    cell = notebook.run("print('clean')")
+    assert (cell.text(), cell.text("stderr")) == ("clean\n", "")
+
+
+def test_a_comm_message_reaches_an_asynchronous_cell(notebook):
+    comm_id = notebook.run(
+        "import ipywidgets as W, asyncio; w = W.IntText(); w.comm.comm_id"
+    ).result.strip("'")
+    msg_id = notebook.send(
+        "print('wait')\nwhile w.value == 0: await asyncio.sleep(.01)\nprint('got', w.value)"
+    )
+    later = notebook.send("print('after')")
+    client = notebook.client
+    client.shell_channel.send(
+        client.session.msg(
+            "comm_msg",
+            {"comm_id": comm_id, "data": {"method": "update", "state": {"value": 4}, "buffer_paths": []}},
+        )
+    )
+    assert notebook.wait(msg_id).out == "wait\ngot 4"
+    assert notebook.wait(later).out == "after"
+
+
+def test_threads_print_into_the_cell_they_are_pinned_to(notebook):
+    notebook.run(
+        "import threading, time\n"
+        "def job(parent):\n"
+        "    get_ipython().set_parent(parent)\n"
+        "    for i in range(3): time.sleep(.1); print('B', i)\n"
+    )
+    first = notebook.send(
+        "t = threading.Thread(target=job, args=(get_ipython().get_parent(),)); t.start()"
+    )
+    second = notebook.send("t.join(); print('joined')")
+    done = notebook.wait(second)
+    assert done.out == "joined"
+    late = [m for m in notebook.unclaimed if m["msg_type"] == "stream"]
+    texts = "".join(
+        m["content"]["text"] for m in late if m["parent_header"]["msg_id"] == first
+    )
+    assert texts == "B 0\nB 1\nB 2\n"
+
+
+def test_output_of_a_forked_child_arrives_once(notebook):
+    cell = notebook.run(
+        "import os\npid = os.fork()\n"
+        "if pid == 0:\n    print('child'); os._exit(0)\n"
+        "os.waitpid(pid, 0); print('parent')"
+    )
+    assert cell.out.split() == ["child", "parent"]
+
+
+def test_usage_request(notebook):
+    notebook.run("x = bytearray(50_000_000)")
+    usage = notebook.control("usage_request", {})
+    assert usage["kernel_memory"] > 50_000_000
+    assert usage["cpu_count"] == psutil.cpu_count()
+
+
+def test_debug_and_unknown_requests_are_answered(notebook):
+    assert notebook.control("debug_request", {"command": "initialize", "seq": 1})["success"] is False
+
+
+def test_atexit_runs_and_nothing_is_left(start_notebook, tmp_path):
+    notebook = start_notebook()
+    notebook.run(
+        "import atexit, subprocess\natexit.register(lambda: open('bye', 'w').write('x'))\n"
+        "p = subprocess.Popen(['sleep', '1000'])"
+    )
+    family = psutil.Process(notebook.pid).children(recursive=True)
+    assert len(family) >= 3
+    notebook.manager.shutdown_kernel()
+    assert (notebook.cwd / "bye").exists()
+    gone, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive
+    assert list((tmp_path / "r").iterdir()) == []
+
+
+def test_kill_of_the_supervisor_leaves_nothing(start_notebook, tmp_path):
+    notebook = start_notebook()
+    notebook.run("import subprocess; p = subprocess.Popen(['sleep', '1000'])")
+    family = psutil.Process(notebook.pid).children(recursive=True)
+    os.kill(notebook.pid, signal.SIGKILL)
+    gone, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+    assert not [p for p in (tmp_path / "r").iterdir() if p.name.startswith("timetravel")]
+
+
+def test_restart_gives_a_clean_session(notebook):
+    notebook.run("n = 1")
+    old = psutil.Process(notebook.pid).children(recursive=True)
+    notebook.manager.restart_kernel()
+    notebook.client.wait_for_ready(timeout=60)
+    assert notebook.run("print('n' in dir())").out == "False"
+    assert not psutil.wait_procs(old, timeout=5)[1]
+
+
+def test_no_zombies(notebook):
+    cell = notebook.run(
+        "import subprocess, time\n"
+        "for _ in range(50): subprocess.run(['sh', '-c', '(sleep 0.1 &) ; exit'])\n"
+        "time.sleep(1)\n"
+        "print(subprocess.run(\"ps -eo stat | grep -c '^Z'\", shell=True, capture_output=True,"
+        " text=True).stdout.strip())"
+    )
+    assert cell.out == "0"
+    assert os.getpid() != 1
+
+
+def test_the_connection_key_does_not_reach_user_code(notebook):
+    cell = notebook.run(
+        "import os, sys\n"
+        "print(get_ipython().kernel.session.key, any('kernel-' in v for v in sys.argv))"
+    )
+    assert cell.out == "b'' False"
