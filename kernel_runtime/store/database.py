@@ -1,0 +1,297 @@
+"""The store's database: timelines, checkpoints and captures in SQLite.
+
+A change is one transaction: a checkpoint becomes visible as a whole or not at all. Whoever calls
+must have written (and, where it matters, synced) what a capture's ``ref`` points at before it is
+saved as ready.
+
+Journal: WAL, so that readers and the writers of other kernels do not wait for each other; on
+network filesystems, where WAL does not work, a truncated rollback journal. ``synchronous`` is
+NORMAL: in WAL mode a commit then waits for no disk, a power cut can take the last commits but
+never consistency, and what an automatic checkpoint lives in (a frozen process) does not outlive a
+power cut anyway. A commit that holds a checkpoint which the user asked for is synced (FULL).
+
+One Store may be used from several threads; the supervisor writes from one worker thread and hands
+over immutable values only.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+
+from kernel_runtime.store import filesystem_type, locks, rows, schema
+from kernel_runtime.store.errors import StoreError, TimelineInUse, refused
+from kernel_runtime.store.paths import private_directory, private_file
+from kernel_runtime.timeline.model import (
+    VOLATILE_ENGINES,
+    Capture,
+    Checkpoint,
+    Summary,
+    new_id,
+)
+from kernel_runtime.timeline.tree import Timeline, TimelineState
+
+FILE_NAME: Final = "timelines.sqlite"
+BUSY_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class TimelineInfo:
+    """A timeline of the store, without its checkpoints."""
+
+    id: str
+    path: str | None
+    kernel_name: str
+    created_at: datetime
+    checkpoints: int
+    in_use: bool
+
+
+@dataclass(frozen=True)
+class Purged:
+    """A timeline that is gone, with the captures whose data nobody may need any more."""
+
+    id: str
+    captures: tuple[Capture, ...]
+
+
+def open_store(directory: Path) -> Store:
+    """Open the store in ``directory``, which is made if need be, with mode 0700.
+
+    Raises StoreError if it cannot be used, is not ours, or was written by a newer version.
+    """
+    private_directory(directory)
+    private_directory(directory / "locks")
+    path = directory / FILE_NAME
+    # SQLite gives its journal files the mode of the database file.
+    private_file(path)
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    try:
+        wal = not filesystem_type.is_network(directory)
+        connection.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'TRUNCATE'}")
+        connection.execute(f"PRAGMA synchronous = {'NORMAL' if wal else 'FULL'}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA journal_size_limit = {16 << 20}")
+        schema.prepare(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise refused(path, error) from error
+    except BaseException:
+        connection.close()
+        raise
+    return Store(directory, connection, syncs_by_itself=not wal)
+
+
+class Store:
+    """An open database. Made by ``open_store``."""
+
+    def __init__(
+        self, directory: Path, connection: sqlite3.Connection, *, syncs_by_itself: bool
+    ) -> None:
+        self.directory = directory
+        self._connection = connection
+        self._syncs_by_itself = syncs_by_itself
+        self._lock = threading.RLock()
+        self._timelines: set[str] = set()
+
+    def close(self) -> None:
+        """Give back the timelines and close the database; the second call does nothing."""
+        with self._lock:
+            for id in self._timelines:
+                locks.release(self._lock_path(id))
+            self._timelines.clear()
+            self._connection.close()
+
+    # -- timelines --------------------------------------------------------------------------
+
+    def load_timeline(self, path: str | None, kernel_name: str, *, epoch: str) -> Timeline:
+        """The timeline of a notebook and kernel name, or a new one, which this process then has.
+
+        Without a path it is always a new one. Frozen processes of other supervisors (``epoch``)
+        are gone, so their captures come back as evicted; filesystem captures stay as they are.
+        Raises TimelineInUse if another kernel has it.
+        """
+        raw_path = None if path is None else os.fsencode(os.path.realpath(path))
+        with self._transaction():
+            row = None
+            if raw_path is not None:
+                row = self._connection.execute(
+                    "SELECT id, head, last_safety, next_number FROM timelines"
+                    " WHERE path = ? AND kernel_name = ?",
+                    (raw_path, kernel_name),
+                ).fetchone()
+            state = TimelineState(*row) if row else TimelineState(new_id())
+            lock = self._lock_path(state.id)
+            if not locks.acquire(lock):
+                raise TimelineInUse(str(path), locks.holder(lock))
+            try:
+                if row is None:
+                    self._connection.execute(
+                        "INSERT INTO timelines (id, path, kernel_name, created_at, next_number)"
+                        " VALUES (?, ?, ?, ?, ?)",
+                        (state.id, raw_path, kernel_name, _now(), state.next_number),
+                    )
+                timeline = Timeline(
+                    state, rows.read_checkpoints(self._connection, state.id, self.variables)
+                )
+                for checkpoint in list(timeline):
+                    captures = tuple(
+                        _after_restart(c, checkpoint, epoch) for c in checkpoint.captures
+                    )
+                    if captures != checkpoint.captures:
+                        changed = timeline.replace(checkpoint.id, captures=captures)
+                        rows.write_captures(self._connection, changed)
+            except BaseException:
+                locks.release(lock)
+                raise
+        self._timelines.add(state.id)
+        return timeline
+
+    def timelines(self) -> list[TimelineInfo]:
+        """All timelines of the store, oldest first."""
+        with self._reading():
+            found = self._connection.execute(
+                "SELECT id, path, kernel_name, created_at,"
+                " (SELECT count(*) FROM checkpoints WHERE timeline = timelines.id)"
+                " FROM timelines ORDER BY rowid"
+            ).fetchall()
+        return [
+            TimelineInfo(
+                id=id,
+                path=None if path is None else os.fsdecode(path),
+                kernel_name=kernel_name,
+                created_at=datetime.fromisoformat(created_at),
+                checkpoints=count,
+                in_use=locks.is_held(self._lock_path(id)),
+            )
+            for id, path, kernel_name, created_at, count in found
+        ]
+
+    def purge(self) -> list[Purged]:
+        """Delete the timelines without a notebook whose supervisor is gone."""
+        with self._reading():
+            found = self._connection.execute(
+                "SELECT id FROM timelines WHERE path IS NULL"
+            ).fetchall()
+        return [gone for (id,) in found if (gone := self._purge(id)) is not None]
+
+    def _purge(self, id: str) -> Purged | None:
+        lock = self._lock_path(id)
+        if not locks.acquire(lock):
+            return None
+        try:
+            with self._transaction():
+                checkpoints = rows.read_checkpoints(self._connection, id, self.variables)
+                captures = [c for checkpoint in checkpoints for c in checkpoint.captures]
+                self._connection.execute("DELETE FROM timelines WHERE id = ?", (id,))
+        finally:
+            locks.release(lock, remove=True)
+        return Purged(id, tuple(captures))
+
+    # -- checkpoints ------------------------------------------------------------------------
+
+    def save(
+        self,
+        state: TimelineState,
+        checkpoints: Iterable[Checkpoint] = (),
+        *,
+        deleted_ids: Iterable[str] = (),
+    ) -> None:
+        """Write a timeline's state, new or changed checkpoints and deletions, all or nothing.
+
+        Raises StoreError, and then nothing was written.
+        """
+        given = list(checkpoints)
+        with self._transaction(durable=any(not c.is_auto for c in given)):
+            updated = self._connection.execute(
+                "UPDATE timelines SET head = ?, last_safety = ?, next_number = ? WHERE id = ?",
+                (state.head, state.last_safety, state.next_number, state.id),
+            )
+            if updated.rowcount != 1:
+                raise StoreError(
+                    f"The store {self.directory} has no timeline {state.id} any more: it was "
+                    "deleted while this kernel ran. The session runs on; restart the kernel to "
+                    "have its checkpoints stored again."
+                )
+            self._connection.executemany(
+                "DELETE FROM checkpoints WHERE id = ?", [(id,) for id in deleted_ids]
+            )
+            for checkpoint in given:
+                rows.write_checkpoint(self._connection, state.id, checkpoint)
+
+    def references(self, kind: str, engine: str) -> set[str]:
+        """Every ``ref`` that some capture of that kind and engine still needs, in all timelines."""
+        with self._reading():
+            found = self._connection.execute(
+                "SELECT ref FROM captures WHERE kind = ? AND engine = ? AND ref IS NOT NULL"
+                " AND state IN ('ready', 'pending')",
+                (kind, engine),
+            )
+            return {ref for (ref,) in found}
+
+    def variables(self, checkpoint_id: str) -> Mapping[str, Summary]:
+        """The summaries that were saved with a checkpoint; empty if it is gone."""
+        with self._reading():
+            row = self._connection.execute(
+                "SELECT variables FROM checkpoints WHERE id = ?", (checkpoint_id,)
+            ).fetchone()
+        return rows.unpack_variables(row[0]) if row else {}
+
+    # -- transactions -----------------------------------------------------------------------
+
+    def _lock_path(self, timeline_id: str) -> Path:
+        return self.directory.resolve() / "locks" / f"{timeline_id}.lock"
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise refused(self.directory / FILE_NAME, error) from error
+
+    @contextmanager
+    def _transaction(self, *, durable: bool = False) -> Iterator[None]:
+        with self._reading():
+            # It can be changed between transactions only.
+            syncs_more = durable and not self._syncs_by_itself
+            if syncs_more:
+                self._connection.execute("PRAGMA synchronous = FULL")
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                    self._connection.execute("COMMIT")
+                except BaseException:
+                    # SQLite rolls back by itself after some errors (a full disk): the first error
+                    # must not be hidden by a second.
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+                    raise
+            finally:
+                if syncs_more:
+                    self._connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _after_restart(capture: Capture, checkpoint: Checkpoint, epoch: str) -> Capture:
+    """What is left of a capture when another supervisor than its own takes the timeline."""
+    if checkpoint.coordinate.epoch == epoch:
+        return capture
+    if capture.engine in VOLATILE_ENGINES and capture.state in ("ready", "pending"):
+        return replace(capture, state="evicted", bytes=0, error="the kernel was restarted")
+    if capture.state == "pending":
+        return replace(capture, state="failed", error="the kernel ended before it was ready")
+    return capture
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat()

@@ -1,0 +1,30 @@
+"""What can be wrong with the store. A change that raised one of these did not happen at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernel_runtime.errors import TimeTravelError
+
+
+class StoreError(TimeTravelError):
+    """The store cannot be opened, read or written."""
+
+
+class TimelineInUse(StoreError):
+    """Another kernel has the timeline of this notebook."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"The timeline of {path} is in use by another kernel{holder}. Nothing was changed; "
+            "this kernel can have a timeline of its own, or shut the other one down and restart."
+        )
+
+
+def refused(path: Path, cause: BaseException, mend: str = "") -> StoreError:
+    """A StoreError for a path: what failed, what still works, what to do."""
+    return StoreError(
+        f"The store {path} cannot be used: {cause}. The session runs on; what was not stored is "
+        "lost when the kernel ends. "
+        + (mend or "See that the disk is not full and that the directory is yours and writable.")
+    )

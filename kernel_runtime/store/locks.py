@@ -1,0 +1,108 @@
+"""Which process has a timeline: a POSIX record lock on a file of its own.
+
+The system gives the lock up when its holder ends, however it ends, so a dead holder is never
+mistaken for a live one and age plays no part. A child made by fork does not have the lock.
+
+POSIX drops a process' lock on a file when it closes *any* descriptor of it (fcntl(2)), so each
+lock file is opened here only, and never for one that this process has.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Final
+
+from kernel_runtime.store.errors import StoreError, refused
+
+if sys.platform != "win32":
+    import fcntl
+
+_FLOCK: Final = "hhqqi4x"
+_held: Final[dict[Path, int]] = {}
+"""Lock files of this process and their descriptors."""
+
+
+def acquire(path: Path) -> bool:
+    """Take the lock, or return False if somebody has it (this process included).
+
+    Raises StoreError where the file cannot be made or the filesystem knows no locks.
+    """
+    if sys.platform == "win32":
+        raise StoreError(
+            f"The timeline {path.stem} cannot be kept: this system has no POSIX locks. The session "
+            "runs on without a stored timeline; run the kernel on Linux to have one."
+        )
+    if path in _held:
+        return False
+    try:
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                os.close(descriptor)
+                return False
+            except BaseException:
+                os.close(descriptor)
+                raise
+            # A purge may have unlinked the file between open and lock.
+            if _is_at(path, descriptor):
+                break
+            os.close(descriptor)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    except OSError as error:
+        raise refused(path, error) from error
+    _held[path] = descriptor
+    return True
+
+
+def release(path: Path, *, remove: bool = False) -> None:
+    """Give a lock back that ``acquire`` gave; the second call does nothing."""
+    descriptor = _held.pop(path, None)
+    if descriptor is None:
+        return
+    if remove:
+        path.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a live process has the lock, told without taking it (Linux; elsewhere: no)."""
+    if path in _held:
+        return True
+    if sys.platform != "linux":
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # struct flock (fcntl(2)): type, whence, start, length, pid.
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        return bool(answer[0] != fcntl.F_UNLCK)
+    finally:
+        os.close(descriptor)
+
+
+def holder(path: Path) -> str:
+    """`` (process 12 on host)``, or nothing if that is not written there."""
+    if path in _held:
+        return " (this process)"
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return ""
+    return f" ({text})" if text.isprintable() and text else ""
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

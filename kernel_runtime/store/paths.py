@@ -1,0 +1,78 @@
+"""Where time travel keeps its files: the store and the runtime directory of one kernel."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
+
+from kernel_runtime.store.errors import StoreError, refused
+
+STORE_VARIABLE: Final = "JUPYTER_TIMETRAVEL_STORE"
+SOCKET_PATH_LIMIT: Final = 107
+"""Bytes of a Unix socket's path, without the final NUL (unix(7))."""
+SOCKET_NAME_LENGTH: Final = 40
+"""Bytes that a socket's own name may take in a runtime directory."""
+
+
+def store_directory() -> Path:
+    """``$JUPYTER_TIMETRAVEL_STORE``, else ``timetravel`` in Jupyter's data directory."""
+    given = os.environ.get(STORE_VARIABLE)
+    return Path(given).absolute() if given else Path(jupyter_data_dir(), "timetravel").absolute()
+
+
+def runtime_directory(kernel_id: str) -> Path:
+    """Make the directory for the sockets of one kernel, mode 0700, and return it.
+
+    It lies in Jupyter's runtime directory; where a socket's path would get too long there, in
+    the directory for temporary files. The caller removes it at the end. Raises StoreError.
+    """
+    name = "timetravel-" + re.sub(r"[^A-Za-z0-9_.-]", "_", kernel_id)[:64]
+    path = Path(jupyter_runtime_dir(), name).absolute()
+    if len(os.fsencode(path)) + 1 + SOCKET_NAME_LENGTH > SOCKET_PATH_LIMIT:
+        path = Path(tempfile.mkdtemp(prefix="timetravel-"))
+        if len(os.fsencode(path)) + 1 + SOCKET_NAME_LENGTH > SOCKET_PATH_LIMIT:
+            path.rmdir()
+            path = Path(tempfile.mkdtemp(prefix="timetravel-", dir="/tmp"))
+        return path
+    private_directory(path)
+    return path
+
+
+def private_directory(path: Path) -> None:
+    """Make a directory that only its owner can use, whatever the umask; parents as needed.
+
+    An existing one is taken over if it is ours, and closed to others. Raises StoreError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.stat()
+        if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+            raise StoreError(
+                f"{path} belongs to another user (id {found.st_uid}), who could read and change "
+                f"your checkpoints. Nothing was written there; set {STORE_VARIABLE} to a directory "
+                "of yours."
+            )
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            path.chmod(0o700)
+    except OSError as error:
+        raise refused(path, error, f"{STORE_VARIABLE} names another place for it.") from error
+
+
+def private_file(path: Path) -> None:
+    """Make an empty file that only its owner can use, unless it is there already."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if hasattr(os, "fchmod"):
+                os.fchmod(descriptor, 0o600)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise refused(path, error) from error

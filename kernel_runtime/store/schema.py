@@ -1,0 +1,110 @@
+"""The tables of the store and how an older database becomes a present one.
+
+Version n of the schema is what the first n steps of ``MIGRATIONS`` make; it is kept in
+``PRAGMA user_version``. A step and the record that it ran share one transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from kernel_runtime.store.errors import StoreError
+
+APPLICATION_ID: Final = 0x74747276
+"""In the file's header, so that a database of something else is never taken for ours."""
+
+MIGRATIONS: Final[tuple[Sequence[str], ...]] = (
+    (
+        """
+        CREATE TABLE timelines (
+            id TEXT PRIMARY KEY,
+            path BLOB,                   -- of the notebook, bytes as the system has them
+            kernel_name TEXT NOT NULL,
+            created_at TEXT NOT NULL,    -- UTC, ISO 8601
+            head TEXT,
+            last_safety TEXT,
+            next_number INTEGER NOT NULL
+        )
+        """,
+        "CREATE UNIQUE INDEX timeline_of ON timelines (path, kernel_name) WHERE path IS NOT NULL",
+        """
+        CREATE TABLE checkpoints (
+            id TEXT PRIMARY KEY,
+            timeline TEXT NOT NULL REFERENCES timelines (id) ON DELETE CASCADE,
+            number INTEGER NOT NULL,
+            parent TEXT,
+            created_at TEXT NOT NULL,
+            comment TEXT NOT NULL,
+            label TEXT,
+            pinned INTEGER NOT NULL,
+            is_auto INTEGER NOT NULL,
+            reason TEXT NOT NULL,
+            code TEXT NOT NULL,
+            epoch TEXT NOT NULL,
+            incarnation INTEGER NOT NULL,
+            execution_count INTEGER NOT NULL,
+            cell_id TEXT,
+            msg_id TEXT,
+            variables BLOB NOT NULL,     -- JSON, zlib
+            UNIQUE (timeline, number)
+        )
+        """,
+        """
+        CREATE TABLE captures (
+            checkpoint TEXT NOT NULL REFERENCES checkpoints (id) ON DELETE CASCADE,
+            position INTEGER NOT NULL,
+            kind TEXT NOT NULL,
+            engine TEXT NOT NULL,
+            state TEXT NOT NULL,
+            bytes INTEGER NOT NULL,
+            ref TEXT,
+            error TEXT,
+            not_captured TEXT NOT NULL,  -- JSON
+            details TEXT NOT NULL,       -- JSON
+            PRIMARY KEY (checkpoint, position)
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX capture_refs ON captures (kind, engine, ref) WHERE ref IS NOT NULL",
+    ),
+)
+
+
+def prepare(
+    connection: sqlite3.Connection,
+    path: Path,
+    migrations: Sequence[Sequence[str]] = MIGRATIONS,
+) -> None:
+    """Bring the database to the present schema. ``connection`` commits by itself.
+
+    Raises StoreError for a newer schema or a database of something else, which stays untouched.
+    """
+    # Two kernels may start at once: the version is read under the lock that protects the steps.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (owner,) = connection.execute("PRAGMA application_id").fetchone()
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if owner != APPLICATION_ID and (owner or version or tables):
+            raise StoreError(
+                f"{path} is a database of something else. It was left alone; move it away, or "
+                "choose another directory for the store."
+            )
+        if version > len(migrations):
+            raise StoreError(
+                f"{path} was written by a newer jupyter_timetravel (schema {version}, this one "
+                f"knows {len(migrations)}). It was left alone; upgrade jupyter_timetravel, or "
+                "choose another directory for the store."
+            )
+        for step in migrations[version:]:
+            for statement in step:
+                connection.execute(statement)
+        if version < len(migrations):
+            connection.execute(f"PRAGMA user_version = {len(migrations)}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
