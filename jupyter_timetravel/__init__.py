@@ -1,0 +1,49 @@
+"""Session time travel for Jupyter: go back to any cell, with memory, threads and files.
+
+from jupyter_timetravel import Client      # from outside a kernel
+%load_ext jupyter_timetravel               # in a kernel or an IPython terminal
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from jupyter_timetravel.async_client import AsyncClient
+    from jupyter_timetravel.client import Client
+
+    __version__: str
+
+__all__ = ["AsyncClient", "Client", "__version__", "load_ipython_extension"]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing the package must stay cheap: each kernel does it before the first cell.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("jupyter_timetravel")
+    if name == "Client":
+        from jupyter_timetravel.client import Client
+
+        return Client
+    if name == "AsyncClient":
+        from jupyter_timetravel.async_client import AsyncClient
+
+        return AsyncClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Give a shell the magics: all of them in a time-travel kernel, those for files elsewhere."""
+    link = getattr(getattr(shell, "kernel", None), "timetravel", None)
+    if link is not None:
+        from jupyter_timetravel.magics import TimeTravelMagics
+
+        TimeTravelMagics(shell, link).register()
+    else:
+        from jupyter_timetravel.plain import load
+
+        load(shell)

@@ -1,0 +1,119 @@
+"""The commands of docs/protocol.md, each written once for every transport.
+
+A ``Command`` is what to ask and how to read the answer; ``Client``, ``AsyncClient`` and the
+magics carry it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from jupyter_timetravel import records
+from jupyter_timetravel.records import Differences, Record, RestoreResult, Result, Status
+from kernel_runtime.errors import TimeTravelError
+from kernel_runtime.timeline.names import Spec
+
+VERSION: Final = 1
+
+T = TypeVar("T")
+Only = Literal["process", "files"]
+
+
+@dataclass(frozen=True)
+class Command(Generic[T]):
+    """One request: its name, its arguments, and the reader of its result."""
+
+    name: str
+    args: dict[str, Any]
+    read: Callable[[Result], T]
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """Of the ``timetravel_request``."""
+        return {"version": VERSION, "command": self.name, "args": self.args}
+
+
+def status() -> Command[Status]:
+    """Where the session stands."""
+    return Command("status", {}, records.read_status)
+
+
+def list_checkpoints(
+    include_auto: bool = True, history: Spec | None = None
+) -> Command[list[Record]]:
+    """All checkpoints, or ``history`` and its ancestors."""
+    return Command("list", {"include_auto": include_auto, "history": history}, records.read_list)
+
+
+def get(checkpoint: Spec) -> Command[Record]:
+    """One checkpoint with its variables."""
+    return Command("get", {"checkpoint": checkpoint}, records.read_get)
+
+
+def checkpoint(comment: str = "", label: str | None = None, pin: bool = False) -> Command[Record]:
+    """Make a checkpoint."""
+    args = {"comment": comment, "label": label, "pin": pin}
+    return Command("checkpoint", args, records.read_checkpoint)
+
+
+def restore(
+    checkpoint: Spec = -1,
+    only: Only | None = None,
+    dry_run: bool = False,
+    undo: bool = False,
+    force: bool = False,
+) -> Command[RestoreResult]:
+    """Go back, or tell what going back would change."""
+    args = {
+        "checkpoint": checkpoint,
+        "only": only,
+        "dry_run": dry_run,
+        "undo": undo,
+        "force": force,
+    }
+    return Command("restore", args, records.read_restore)
+
+
+def diff(a: Spec, b: Spec | None = None) -> Command[Differences]:
+    """What happened from ``a`` to ``b``, or to the present."""
+    return Command("diff", {"a": a, "b": b}, records.read_differences)
+
+
+def label(checkpoint: Spec, label: str | None) -> Command[Record]:
+    """Set or take away a label."""
+    return Command("label", {"checkpoint": checkpoint, "label": label}, records.read_checkpoint)
+
+
+def pin(checkpoint: Spec, pinned: bool = True) -> Command[Record]:
+    """Keep a checkpoint from being evicted or deleted, or no longer."""
+    return Command("pin", {"checkpoint": checkpoint, "pinned": pinned}, records.read_checkpoint)
+
+
+def delete(checkpoint: Spec) -> Command[Record]:
+    """Delete a checkpoint; its children then hang on its parent."""
+    return Command(
+        "delete", {"checkpoint": checkpoint}, lambda result: records.read_record(result["deleted"])
+    )
+
+
+def config(settings: dict[str, Any]) -> Command[dict[str, Any]]:
+    """Change options, and tell them all."""
+    return Command("config", {"set": settings}, lambda result: dict(result["config"]))
+
+
+def subscribe() -> Command[bool]:
+    """Ask for events."""
+    return Command("subscribe", {"events": True}, lambda result: bool(result["events"]))
+
+
+def error_of(ename: str, evalue: str) -> TimeTravelError:
+    """The error that a reply tells of, as its own class where this side knows it."""
+    known: list[type[TimeTravelError]] = [TimeTravelError]
+    for kind in known:  # grows while it is read: the classes below each class
+        if kind.__name__ == ename:
+            # Made without its constructor, whose arguments did not travel.
+            return kind.__new__(kind, evalue)
+        known.extend(kind.__subclasses__())
+    return TimeTravelError(f"{ename}: {evalue}")

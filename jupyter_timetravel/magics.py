@@ -1,0 +1,216 @@
+"""``%checkpoint``, ``%restore``, ``%timeline`` and ``%timetravel`` in a time-travel kernel.
+
+They send the commands of docs/protocol.md over the executor's link. A restore that succeeds does
+not return: the cell ends there, silently, and the supervisor gives its reply and its output.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+from IPython.display import display
+
+from jupyter_timetravel import commands, completion, render
+from jupyter_timetravel.arguments import phrase
+from jupyter_timetravel.commands import Command
+from jupyter_timetravel.parsers import (
+    checkpoint_parser,
+    restore_parser,
+    timeline_parser,
+    timetravel_parser,
+)
+from kernel_runtime.errors import TimeTravelError
+from kernel_runtime.timeline.names import NUMBER, RELATIVE, Spec
+from kernel_runtime.timeline.report import diff_text, title
+
+CHECKPOINT: Final = checkpoint_parser()
+RESTORE: Final = restore_parser()
+TIMELINE: Final = timeline_parser()
+TIMETRAVEL: Final = timetravel_parser()
+
+
+class Link(Protocol):
+    """How the magics reach the supervisor."""
+
+    def request(self, command: str, args: dict[str, Any]) -> dict[str, Any]:
+        """The result of a command. Raises the TimeTravelError that was answered."""
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Show our own errors by their message: a traceback through this file helps nobody."""
+    try:
+        yield
+    except TimeTravelError as error:
+        told = f"{type(error).__name__}: {error}"
+        # IPython asks an exception for this before it formats a traceback of its own.
+        error._render_traceback_ = lambda: [told]  # type: ignore[attr-defined]
+        raise
+
+
+@magics_class
+class TimeTravelMagics(Magics):
+    """The magics of one shell; ``link`` reaches its supervisor."""
+
+    def __init__(self, shell: InteractiveShell, link: Link) -> None:
+        super().__init__(shell)
+        self._shell = shell
+        self._link = link
+
+    def register(self) -> None:
+        """Make the magics known to the shell, with completion."""
+        self._shell.register_magics(self)
+        completion.register(self._shell, self._labels)
+
+    # -- %checkpoint ------------------------------------------------------------------------
+
+    @no_var_expand
+    @line_magic
+    @CHECKPOINT.documents
+    def checkpoint(self, line: str) -> None:
+        args = CHECKPOINT.parse_line(line)
+        if args is None:
+            return
+        # "--pin some words": the words are the comment of the new one.
+        comment: list[str] = list(args.comment)
+        if isinstance(args.pin, str) and not _is_number(args.pin):
+            comment.append(args.pin)
+            args.pin = True
+        existing = [args.delete is not None, args.unpin is not None, isinstance(args.pin, str)]
+        if sum(existing) > 1 or (any(existing) and (comment or args.label)):
+            raise UsageError("give one of --delete N, --pin N, --unpin N, or a comment")
+        with one_line_errors():
+            if args.delete is not None:
+                for spec in args.delete:
+                    deleted = self._ask(commands.delete(_spec(spec)))["deleted"]
+                    print(f"deleted {title(deleted)}")
+            elif args.unpin is not None:
+                self._pin(args.unpin, False)
+            elif isinstance(args.pin, str):
+                self._pin(args.pin, True)
+            else:
+                self._make(phrase(comment, line), args.label, bool(args.pin))
+
+    def _make(self, comment: str, label: str | None, pin: bool) -> None:
+        started = time.perf_counter()
+        result = self._ask(commands.checkpoint(comment, label, pin))
+        took_ms = 1000 * (time.perf_counter() - started)
+        record = result["checkpoint"]
+        print(render.checkpoint_text(record, float(result.get("pause_ms", took_ms))))
+
+    def _pin(self, spec: str, pinned: bool) -> None:
+        record = self._ask(commands.pin(_spec(spec), pinned))["checkpoint"]
+        print(f"{title(record)} is {'pinned' if pinned else 'no longer pinned'}")
+
+    # -- %restore ---------------------------------------------------------------------------
+
+    @no_var_expand
+    @line_magic
+    @RESTORE.documents
+    def restore(self, line: str) -> None:
+        args = RESTORE.parse_line(line)
+        if args is None:
+            return
+        spec = phrase(args.checkpoint, line)
+        if spec and args.undo:
+            raise UsageError("--undo takes no checkpoint: it goes back to before the last restore")
+        command = commands.restore(
+            _spec(spec or "-1"), args.only, args.dry_run, args.undo, args.force
+        )
+        with one_line_errors():
+            print(self._ask(command)["text"])  # unless the cell has ended there
+
+    # -- %timeline --------------------------------------------------------------------------
+
+    @no_var_expand
+    @line_magic
+    @TIMELINE.documents
+    def timeline(self, line: str) -> None:
+        args = TIMELINE.parse_line(line)
+        if args is None:
+            return
+        with one_line_errors():
+            if args.what[:1] == ["diff"]:
+                self._diff(args.what[1:])
+            elif args.what:
+                print(render.details_text(self._ask(commands.get(_spec(phrase(args.what, line))))))
+            else:
+                listing = self._ask(commands.list_checkpoints(include_auto=not args.manual))
+                limit = None if args.all else render.ROWS_SHOWN
+                shown = {
+                    "text/plain": render.tree_text(listing, limit),
+                    "text/html": render.tree_html(listing, limit),
+                }
+                display(shown, raw=True)  # type: ignore[no-untyped-call]
+
+    def _diff(self, specs: Sequence[str]) -> None:
+        if len(specs) not in (1, 2):
+            raise UsageError("diff takes one or two checkpoints (quote a name with blanks in it)")
+        names = [f"#{spec}" if spec.isdecimal() else spec for spec in specs]
+        result = self._ask(
+            commands.diff(_spec(specs[0]), _spec(specs[1]) if len(specs) == 2 else None)
+        )
+        print(diff_text(names[0], names[1] if len(names) == 2 else "now", result))
+
+    # -- %timetravel ------------------------------------------------------------------------
+
+    @no_var_expand
+    @line_magic
+    @TIMETRAVEL.documents
+    def timetravel(self, line: str) -> None:
+        args = TIMETRAVEL.parse_line(line)
+        if args is None:
+            return
+        name, rest = (args.command or ["status"])[0], args.command[1:]
+        with one_line_errors():
+            if name == "status" and not rest:
+                print(render.status_text(self._ask(commands.status())))
+            elif name == "list" and not rest:
+                print(render.table_text(self._ask(commands.list_checkpoints())))
+            elif name == "config":
+                settings = _settings(rest)
+                print(render.config_text(self._ask(commands.config(settings))["config"]))
+            elif name == "label" and rest:
+                text = phrase(rest[1:], line) or None
+                record = self._ask(commands.label(_spec(rest[0]), text))["checkpoint"]
+                print(
+                    f"#{record['number']} "
+                    + (f"is {record['label']!r}" if text else "has no label")
+                )
+            else:
+                raise UsageError(f"no such command: {' '.join(args.command)} (see %timetravel -h)")
+
+    def _ask(self, command: Command[Any]) -> dict[str, Any]:
+        return self._link.request(command.name, command.args)
+
+    def _labels(self) -> list[str]:
+        """Labels of checkpoints, for completion."""
+        records = self._ask(commands.list_checkpoints())["checkpoints"]
+        return sorted({record["label"] for record in records if record["label"]})
+
+
+def _is_number(text: str) -> bool:
+    return bool(NUMBER.fullmatch(text) or RELATIVE.fullmatch(text))
+
+
+def _spec(text: str) -> Spec:
+    """A number as one, so that an error says ``99`` and not ``'99'``."""
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
+
+
+def _settings(given: Sequence[str]) -> dict[str, Any]:
+    """``name=value`` as text; the supervisor knows the types. Raises UsageError."""
+    settings = {}
+    for setting in given:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise UsageError(f"write an option as name=value, not {setting!r}")
+        settings[name] = value
+    return settings

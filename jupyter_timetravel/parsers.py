@@ -1,0 +1,79 @@
+"""What may stand behind each magic."""
+
+from __future__ import annotations
+
+from jupyter_timetravel.arguments import LineParser
+
+
+def checkpoint_parser() -> LineParser:
+    """Of ``%checkpoint``."""
+    parser = LineParser(
+        "checkpoint", "Keep the present state of the session, to come back to with %%restore."
+    )
+    parser.add_argument("comment", nargs="*", help="What this state is; quotes are optional.")
+    parser.add_argument("--label", metavar="L", help="A name to restore it by.")
+    parser.add_argument(
+        "--pin",
+        nargs="?",
+        const=True,
+        metavar="N",
+        help="Never evict or delete it. With a number: pin that one, and make none.",
+    )
+    parser.add_argument("--unpin", metavar="N", help="Take the pin from a checkpoint away.")
+    parser.add_argument("--delete", nargs="+", metavar="N", help="Delete checkpoints.")
+    return parser
+
+
+def restore_parser() -> LineParser:
+    """Of ``%restore``."""
+    parser = LineParser(
+        "restore",
+        "Bring the session back to a checkpoint: memory, threads and files. A safety checkpoint of "
+        "the present state is made first. The lines of the cell that follow do not run.",
+    )
+    parser.add_argument(
+        "checkpoint",
+        nargs="*",
+        help="Number, -1 (the newest; default), -2 (the one before), label, comment or id.",
+    )
+    parser.add_argument(
+        "--only", choices=("process", "files"), help="Leave the other part as it is."
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Say what it would change, change nothing."
+    )
+    parser.add_argument("--undo", action="store_true", help="Go back to before the last restore.")
+    parser.add_argument(
+        "--force", action="store_true", help="End a process that cannot be interrupted."
+    )
+    return parser
+
+
+def timeline_parser() -> LineParser:
+    """Of ``%timeline``."""
+    parser = LineParser(
+        "timeline", "Show the tree of checkpoints, one of them, or what differs between two."
+    )
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="N | diff A [B]",
+        help="A checkpoint: what it holds. diff: what happened from A to B, or to now.",
+    )
+    parser.add_argument("--all", action="store_true", help="However many there are.")
+    parser.add_argument("--manual", action="store_true", help="Only those that were asked for.")
+    return parser
+
+
+def timetravel_parser() -> LineParser:
+    """Of ``%timetravel``."""
+    parser = LineParser("timetravel", "Look at time travel itself, and set it up.")
+    parser.add_argument(
+        "command",
+        nargs="*",
+        metavar="status | list | config [name=value] | label N [text]",
+        help="status (default): where the session stands. list: one line for each checkpoint. "
+        "config: show or change options. label: name a checkpoint; without text take its name "
+        "away.",
+    )
+    return parser

@@ -1,0 +1,235 @@
+"""Timelines as text and as HTML, from the results of docs/protocol.md.
+
+The HTML takes its colours from the front end's theme (JupyterLab's CSS variables, with fallbacks
+that suit light and dark), holds no script, and shows all that came from a user as escaped text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from html import escape
+from typing import Any, Final
+
+from kernel_runtime.timeline.drawing import Row, rows
+from kernel_runtime.timeline.report import summary_text
+from kernel_runtime.timeline.text import columns, one_line, pad, plural, size_text
+
+Record = Mapping[str, Any]
+
+ROWS_SHOWN: Final = 40
+HEAD_SHOWN: Final = 8
+VARIABLES_SHOWN: Final = 40
+WHAT_WIDTH: Final = 64
+
+_MUTED: Final = "color:var(--jp-ui-font-color2,inherit);opacity:.75"
+_CELL: Final = "padding:1px 8px;text-align:left;white-space:nowrap;border:none"
+
+
+def what(record: Record) -> str:
+    """What a checkpoint is about: its comment, else the code of its cell, else its reason."""
+    if record["comment"]:
+        return f'"{one_line(record["comment"], WHAT_WIDTH - 2)}"'
+    if record["code"]:
+        return one_line(record["code"], WHAT_WIDTH)
+    reasons = {"start": "the kernel started", "restart": "the kernel restarted"}
+    return reasons.get(record["reason"], str(record["reason"]))
+
+
+def marks(record: Record) -> list[str]:
+    """What else is to be known of a checkpoint: label, pin, and what it does not hold."""
+    found = []
+    if record["label"]:
+        found.append(f"[{one_line(record['label'], 40)}]")
+    if record["pinned"]:
+        found.append("pinned")
+    if record["reason"] == "safety":
+        found.append("safety")
+    process = _best(record, "process")
+    if process != "ready":
+        files = _best(record, "filesystem") == "ready"
+        held = ", files only" if files else ", no files either"
+        found.append(f"memory {process or 'not captured'}{held}")
+    lost = sum(len(capture["not_captured"]) for capture in record["captures"])
+    if lost:
+        found.append(f"{lost} not held")
+    return found
+
+
+def clock(record: Record, now: datetime | None = None) -> str:
+    """When it was made, in the kernel's local time; with the date if that is not today."""
+    made = datetime.fromisoformat(record["created_at"]).astimezone()
+    today = (now or datetime.now()).astimezone().date()
+    return made.strftime("%H:%M:%S" if made.date() == today else "%Y-%m-%d %H:%M:%S")
+
+
+def tree_text(listing: Mapping[str, Any], limit: int | None = ROWS_SHOWN) -> str:
+    """The tree of a ``list`` result; of more than ``limit`` checkpoints the newest and the head."""
+    drawn, by_id, older = _drawn(listing, limit)
+    if not drawn:
+        return "no checkpoints yet"
+    width = max(columns(row.prefix) for row in drawn)
+    numbers = max(len(f"#{by_id[row.id]['number']}") for row in drawn)
+    lines = [_older(older)] if older else []
+    for row in drawn:
+        record = by_id[row.id]
+        line = f"{pad(row.prefix, width)} {pad('#' + str(record['number']), numbers)}  "
+        line += "  ".join([clock(record), what(record), *marks(record)])
+        lines.append(line + ("  ← you are here" if row.is_head else ""))
+    return "\n".join(lines)
+
+
+def tree_html(listing: Mapping[str, Any], limit: int | None = ROWS_SHOWN) -> str:
+    """The same as ``tree_text``, as a table."""
+    drawn, by_id, older = _drawn(listing, limit)
+    if not drawn:
+        return "<p>no checkpoints yet</p>"
+    body = []
+    for row in drawn:
+        record = by_id[row.id]
+        style = "" if row.on_present_branch else f' style="{_MUTED}"'
+        if row.is_head:
+            style = ' style="background:var(--jp-brand-color3,rgba(33,150,243,.2))"'
+        marked = escape(" · ".join(marks(record)))
+        cells = [
+            f'<td style="{_CELL};font-family:var(--jp-code-font-family,monospace);white-space:pre">'
+            f"{escape(row.prefix)}</td>",
+            f'<td style="{_CELL}"><b>#{int(record["number"])}</b></td>',
+            f'<td style="{_CELL};{_MUTED}">{escape(clock(record))}</td>',
+            f'<td style="{_CELL};{_font(record)}">{escape(what(record))}</td>',
+            f'<td style="{_CELL};{_MUTED}">{marked}</td>',
+        ]
+        body.append(f"<tr{style}>{''.join(cells)}</tr>")
+    head = f'<div style="{_MUTED};padding:1px 8px">{escape(_older(older))}</div>' if older else ""
+    return (
+        '<div style="max-height:28em;overflow:auto;color:var(--jp-ui-font-color1,inherit)">'
+        f'{head}<table style="border-collapse:collapse;font-size:var(--jp-ui-font-size1,13px)">'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def table_text(listing: Mapping[str, Any]) -> str:
+    """A flat list, one line for each checkpoint, oldest first."""
+    lines = []
+    for record in listing["checkpoints"]:
+        mark = "*" if record["is_head"] else " "
+        parts = [clock(record), record["reason"], what(record), *marks(record)]
+        lines.append(f"{mark} #{record['number']}  {'  '.join(parts)}")
+    return "\n".join(lines) or "no checkpoints"
+
+
+def details_text(result: Mapping[str, Any]) -> str:
+    """One checkpoint (a ``get`` result): what it is, what it holds and what it does not."""
+    record = result["checkpoint"]
+    coordinate = record["coordinate"]
+    lines = [f"#{record['number']}  {what(record)}", f"  id          {record['id']}"]
+    if record["label"]:
+        lines.append(f"  label       {one_line(record['label'], 100)}")
+    made = "made by itself" if record["is_auto"] else "asked for"
+    if record["pinned"]:
+        made += ", pinned"
+    lines.append(f"  made        {clock(record)}, {made} ({record['reason']})")
+    if record["code"]:
+        lines.append(
+            f"  cell        [{coordinate['execution_count']}] {one_line(record['code'], 100)}"
+        )
+    lines += [_capture_line(capture) for capture in record["captures"]] or ["  holds       nothing"]
+    for capture in record["captures"]:
+        lines += [f"    not held: {note_text(note)}" for note in capture["not_captured"]]
+    variables = result["variables"]
+    lines.append(f"  {plural(len(variables), 'variable')}")
+    shown = sorted(variables)[:VARIABLES_SHOWN]
+    lines += [f"    {one_line(name, 60)}  {summary_text(variables[name])}" for name in shown]
+    if len(variables) > len(shown):
+        lines.append(f"    … and {plural(len(variables) - len(shown), 'variable')} more")
+    return "\n".join(lines)
+
+
+def note_text(note: Mapping[str, Any]) -> str:
+    """One thing that a capture does not hold."""
+    told = one_line(f"{note['kind']} {note['subject']}", 120)
+    return f"{told}: {one_line(note['detail'], 200)}" if note["detail"] else told
+
+
+def status_text(result: Mapping[str, Any]) -> str:
+    """A ``status`` result."""
+    head, memory, counts = result["head"], result["memory"], result["counts"]
+    where = f"at #{head['number']} {what(head)}" if head else "no checkpoint yet"
+    counted = ", ".join(f"{value} {key}" for key, value in counts.items())
+    held = size_text(int(memory["frozen_bytes"]))
+    budget = size_text(int(memory["budget_bytes"]))
+    engines = ", ".join(f"{key}: {value or 'none'}" for key, value in result["engines"].items())
+    lines = [
+        where + (" (a cell is running)" if result["busy"] else ""),
+        f"  checkpoints  {counted}",
+        f"  memory       {held} held by frozen processes, of at most {budget}",
+        f"  engines      {engines}",
+        f"  workspace    {', '.join(one_line(str(p), 200) for p in result['workspace']) or 'none'}",
+    ]
+    tax = result.get("last_cow_tax_ms")
+    if tax is not None:
+        lines.append(f"  last cell    paid {float(tax):.1f} ms for pages that checkpoints share")
+    lines += [f"  limit        {one_line(str(limit), 300)}" for limit in result["limits"]]
+    lines.append("  " + config_text(result["config"]).replace("\n", "\n  "))
+    return "\n".join(lines)
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """Options as they are given to ``%timetravel config``."""
+    return "\n".join(f"{key}={value}" for key, value in config.items())
+
+
+def checkpoint_text(record: Record, took_ms: float) -> str:
+    """What ``%checkpoint`` answers: the number, and what is not held."""
+    named = f' "{one_line(record["comment"], WHAT_WIDTH)}"' if record["comment"] else ""
+    named += f" [{one_line(record['label'], 40)}]" if record["label"] else ""
+    lines = [f"checkpoint #{record['number']}{named} ({took_ms:.1f} ms)"]
+    for capture in record["captures"]:
+        if capture["state"] == "failed":
+            lines.append(
+                f"  {capture['kind']} not captured: {one_line(str(capture['error']), 300)}"
+            )
+        notes: Sequence[Mapping[str, Any]] = capture["not_captured"]
+        lines += [f"  not held: {note_text(note)}" for note in notes[:8]]
+        if len(notes) > 8:
+            lines.append(f"  … and {len(notes) - 8} more: %timeline {record['number']}")
+    return "\n".join(lines)
+
+
+def _drawn(
+    listing: Mapping[str, Any], limit: int | None
+) -> tuple[list[Row], dict[str, Record], int]:
+    records: list[Record] = list(listing["checkpoints"])
+    parents: Mapping[str, str | None] = listing["parents"]
+    wanted = {record["id"] for record in (records if limit is None else records[-limit:])}
+    # However old the head is: where the session is must be seen, and what led there.
+    at = listing["head"]
+    for _ in range(HEAD_SHOWN):
+        if at is None:
+            break
+        wanted.add(at)
+        at = parents.get(at)
+    by_id = {record["id"]: record for record in records if record["id"] in wanted}
+    return rows(list(by_id), parents, listing["head"]), by_id, len(records) - len(by_id)
+
+
+def _older(count: int) -> str:
+    return f"… {count:,} more: %timeline --all"
+
+
+def _font(record: Record) -> str:
+    is_code = record["code"] and not record["comment"]
+    return "font-family:var(--jp-code-font-family,monospace)" if is_code else ""
+
+
+def _best(record: Record, kind: str) -> str | None:
+    """The best state among the captures of a kind."""
+    order = ("ready", "pending", "evicted", "failed")
+    states = [capture["state"] for capture in record["captures"] if capture["kind"] == kind]
+    return min(states, key=order.index, default=None)
+
+
+def _capture_line(capture: Mapping[str, Any]) -> str:
+    size = f", {size_text(capture['bytes'])}" if capture["bytes"] else ""
+    why = f": {one_line(str(capture['error']), 200)}" if capture["error"] else ""
+    return f"  {pad(capture['kind'], 10)}  {capture['engine']}, {capture['state']}{size}{why}"
