@@ -6,8 +6,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime import errors
-from kernel_runtime.executor import afterwake, native, variables
+from kernel_runtime.executor import afterwake, lost_children, native, variables
 from kernel_runtime.executor.link import Link
+from kernel_runtime.executor.quiet import history_at_rest
 from kernel_runtime.executor.signals import LeaveCell
 from kernel_runtime.frames import Frame, Kind
 
@@ -65,7 +66,7 @@ class TimeTravel:
     def _freeze(self, command: dict[str, Any]) -> None:
         listener = self._link.take_descriptor()
         summary = self._summary()
-        children = afterwake.children()
+        children = lost_children.children()
         move = bool(command["move"])
         woken = 0
         try:
@@ -74,7 +75,7 @@ class TimeTravel:
             if move:
                 # a successful move ends this process: say now what cannot be said afterwards
                 self._link.report(report="moving", id=command["id"], variables=summary)
-            with self._link.held():
+            with history_at_rest(self._kernel.shell.history_manager), self._link.held():
                 woken, values, notes = self._library.freeze(
                     flags=native.MOVE if move else 0,
                     listen_fd=listener,
@@ -148,11 +149,16 @@ class TimeTravel:
         finally:
             self._waiting = max(0, self._waiting - 1)
         if "error" in answer:
-            kind = getattr(errors, answer["error"], errors.TimeTravelError)
-            error = kind.__new__(kind)
-            error.args = (answer["text"],)
-            raise error
+            raise _as_error(answer["error"], answer["text"])
         if answer.get("leave"):
             raise LeaveCell
         result: dict[str, Any] = answer["result"]
         return result
+
+
+def _as_error(name: str, text: str) -> errors.TimeTravelError:
+    """Return the error that the supervisor names; one that is not known here keeps its name."""
+    kind = getattr(errors, name, None) or type(name, (errors.TimeTravelError,), {})
+    error: errors.TimeTravelError = kind.__new__(kind)
+    error.args = (text,)
+    return error

@@ -35,8 +35,11 @@ from typing import Any
 
 from kernel_runtime import linux
 
-def children_of(root: int) -> list[int]:
-    """Return the pids of all descendants of a process, by reading /proc."""
+def session_processes() -> list[int]:
+    """Return the pids of all processes of the session: all descendants of this one."""
+    if os.getpid() == 1:
+        # whatever is in this pid namespace; with a thousand frozen ones no stat is read
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
     parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -49,7 +52,7 @@ def children_of(root: int) -> list[int]:
             continue
         parents.setdefault(int(fields[1]), []).append(int(name))
     found: list[int] = []
-    todo = [root]
+    todo = [os.getpid()]
     while todo:
         below = parents.get(todo.pop(), [])
         found += below
@@ -166,7 +169,7 @@ class Init:
         return {}
 
     def op_list(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        return {"pids": children_of(os.getpid())}
+        return {"pids": session_processes()}
 
     def op_kill(self, request: dict[str, Any], fds: list[int]) -> None:
         self.killing.append(request)
@@ -186,19 +189,19 @@ class Init:
     def advance_kills(self) -> None:
         for request in list(self.killing):
             keep = set(request["keep"])
-            left = [pid for pid in children_of(os.getpid()) if pid not in keep]
+            left = [pid for pid in session_processes() if pid not in keep]
             if left:
                 for pid in left:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
                 self.reap()
-                left = [pid for pid in children_of(os.getpid()) if pid not in keep]
+                left = [pid for pid in session_processes() if pid not in keep]
             if not left:
                 self.killing.remove(request)
                 self.send({"re": request["id"]})
 
     def kill_all(self) -> None:
-        while below := children_of(os.getpid()):
+        while below := session_processes():
             for pid in below:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)

@@ -55,7 +55,7 @@ class Channel:
         """Hand on what waits. The descriptor is edge-triggered (zmq_getsockopt, ZMQ_FD): a send
         may swallow the edge of an arrival, so this runs after each send too."""
         self._pending = False
-        while True:
+        while not self._socket.closed:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:

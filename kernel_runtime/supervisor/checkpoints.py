@@ -12,7 +12,15 @@ from kernel_runtime.engines.workspace.model import Snapshot
 from kernel_runtime.errors import CheckpointRefused, RestoreRefused
 from kernel_runtime.supervisor.policy import is_checkpoint_only, may_change
 from kernel_runtime.supervisor.router import Request
-from kernel_runtime.timeline.model import Capture, Checkpoint, Coordinate, Reason, new_id
+from kernel_runtime.timeline.model import (
+    Capture,
+    Checkpoint,
+    Coordinate,
+    Reason,
+    check_text,
+    new_id,
+)
+from kernel_runtime.timeline.names import check_label
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -80,9 +88,13 @@ class Checkpointer:
 
         move: the executor becomes the frozen process and is gone afterwards. A capture that fails
         is listed on the checkpoint as failed. Raises RestoreRefused if a move fails: then there is
-        no checkpoint and the executor runs on.
+        no checkpoint and the executor runs on. Raises BadRequest for text that cannot be stored.
         """
         session = self._session
+        # what the timeline would refuse is refused before anything is frozen
+        check_text(comment, "comment")
+        if label is not None:
+            check_label(label)
         id = new_id()
         files = asyncio.ensure_future(session.files.capture(self._processes(), rules_of))
         freezing: Any = self._freeze(id, move) if process else _nothing()

@@ -143,6 +143,14 @@ class Executor:
             with contextlib.suppress(OSError):
                 pipe.read()
 
+    def process_ended(self) -> None:
+        """Init has reaped it. Processes that it forked may hold its link open all the same."""
+        if self.alive:
+            self.link.read()
+        if self.alive:
+            self.link.close()
+            self._on_end()
+
     # Reports
 
     def _on_frame(self, frame: Frame) -> None:

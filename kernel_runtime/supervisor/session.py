@@ -163,7 +163,7 @@ class Session:
             return
         self._closing = True
         self.router.hold("shutdown")
-        for task in self._tasks:
+        for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
         await self.memory.stop()
         executor = self.executor
@@ -218,6 +218,8 @@ class Session:
 
     def _on_exit(self, pid: int, status: int) -> None:
         """A child of init was reaped; a frozen process that ended is no checkpoint any more."""
+        if self.executor is not None and self.executor.pid == pid:
+            self.executor.process_ended()
         for id, frozen in list(self.frozen.items()):
             if frozen.twin is not None and frozen.twin.pid == pid:
                 frozen.twin = None

@@ -1,0 +1,144 @@
+"""What a woken process believes of children that are gone: made to fail fast, or to start anew.
+
+Child processes are not part of a checkpoint of the fork engine. Libraries that own some would
+wait for ever, or invent an exit code: subprocess says 0 when waitpid(2) finds no such child.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from typing import Any
+
+Notes = list[list[str]]
+KILLED = -9
+"""The exit code that a lost child is given: it was killed when the session was restored."""
+
+
+def children() -> list[int]:
+    """Return the pids of this process's children, of all of its threads (proc(5), "children")."""
+    found: list[int] = []
+    for tid in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{tid}/children") as f:
+                found += map(int, f.read().split())
+        except OSError:  # a thread that ended meanwhile
+            continue
+    return found
+
+
+def mend(lost: list[int]) -> Notes:
+    """Make everything that owns one of the lost children know it; return a note for each."""
+    if not lost:
+        return []
+    # one pass over all objects: it takes a while in a large session, but only where there is cause
+    everything = gc.get_objects()
+    return [
+        *_popen_objects(lost, everything),
+        *_multiprocessing(lost, everything),
+        *_loky(),
+        *_resource_trackers(lost, everything),
+    ]
+
+
+def _popen_objects(lost: list[int], everything: list[Any]) -> Notes:
+    subprocess = sys.modules.get("subprocess")
+    if subprocess is None:
+        return []
+    notes: Notes = []
+    for popen in everything:
+        if isinstance(popen, subprocess.Popen) and popen.returncode is None and popen.pid in lost:
+            text = (
+                f"Process {popen.pid} ({popen.args!r}) was not brought back by the restore: child "
+                "processes are not part of a checkpoint. Start it again."
+            )
+
+            def gone(*args: Any, _text: str = text, **kwargs: Any) -> Any:
+                raise ChildProcessError(_text)
+
+            popen.returncode = KILLED
+            popen.wait = popen.communicate = gone
+            notes.append(["child process", str(popen.pid), f"{popen.args!r}"])
+    return notes
+
+
+def _multiprocessing(lost: list[int], everything: list[Any]) -> Notes:
+    process = sys.modules.get("multiprocessing.process")
+    if process is None:
+        return []
+    notes: Notes = []
+    for child in list(process._children):
+        popen = getattr(child, "_popen", None)
+        if popen is not None and popen.returncode is None and popen.pid in lost:
+            popen.returncode = KILLED
+            notes.append(["child process", str(popen.pid), child.name])
+    pool = sys.modules.get("multiprocessing.pool")
+    if pool is not None:
+        for one in everything:
+            if isinstance(one, pool.Pool):
+                _free_pool_locks(one)
+    return notes
+
+
+def _free_pool_locks(pool: Any) -> None:
+    """An idle worker waits for work with the queue's lock held: the lock died with it.
+
+    The pool's own thread replaces workers that ended; the new ones must be able to take it.
+    """
+    for queue, name in ((pool._inqueue, "_rlock"), (pool._outqueue, "_wlock")):
+        lock = getattr(queue, name, None)
+        if lock is not None and lock._semlock._is_zero():
+            lock._semlock.release()
+
+
+def _loky() -> Notes:
+    """joblib keeps one executor for all calls: let the next call make a new one."""
+    reusable = sys.modules.get("joblib.externals.loky.reusable_executor") or sys.modules.get(
+        "loky.reusable_executor"
+    )
+    if reusable is not None and reusable._executor is not None:
+        reusable._executor = reusable._executor_kwargs = None
+    return []
+
+
+def _resource_trackers(lost: list[int], everything: list[Any]) -> Notes:
+    """Let new trackers be started without a warning, knowing what the old ones knew."""
+    for name in (
+        "multiprocessing.resource_tracker",
+        "joblib.externals.loky.backend.resource_tracker",
+        "loky.backend.resource_tracker",
+    ):
+        module = sys.modules.get(name)
+        tracker = getattr(module, "_resource_tracker", None)
+        if tracker is None or tracker._pid not in lost:
+            continue
+        fd, tracker._fd, tracker._pid = tracker._fd, None, None
+        if fd is not None:
+            os.close(fd)
+        for resource, kind in _tracked(name, everything):
+            tracker.register(resource, kind)
+    return []
+
+
+def _tracked(tracker: str, everything: list[Any]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if tracker == "multiprocessing.resource_tracker":
+        shared = sys.modules.get("multiprocessing.shared_memory")
+        if shared is not None:
+            found += [
+                (o._name, "shared_memory")
+                for o in everything
+                if isinstance(o, shared.SharedMemory) and getattr(o, "_track", True)
+            ]
+        kind, module = "semaphore", sys.modules.get("multiprocessing.synchronize")
+    else:
+        kind = "semlock"
+        module = sys.modules.get(tracker.replace("resource_tracker", "synchronize"))
+    if module is not None:
+        found += [
+            (o._semlock.name, kind)
+            for o in everything
+            if isinstance(o, module.SemLock) and o._semlock.name
+        ]
+    return found
