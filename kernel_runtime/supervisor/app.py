@@ -24,6 +24,8 @@ from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.control import Control
 from kernel_runtime.supervisor.session import Session
 
+_PARENT_S = 1.0
+
 START_FAILED = 3
 """Exit status when the kernel could not be set up."""
 
@@ -101,11 +103,20 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
             loop.add_signal_handler(signal.SIGINT, lambda: session.background(session.interrupt()))
             loop.add_signal_handler(signal.SIGTERM, ended.set)
             await session.start()
+            if os.environ.get("JPY_PARENT_PID"):
+                session.background(self._watch_parent(os.getppid(), ended))
             await ended.wait()
         finally:
             await session.shutdown()
             channels.close()
             shutil.rmtree(runtime_dir, ignore_errors=True)
+
+    @staticmethod
+    async def _watch_parent(parent: int, ended: asyncio.Event) -> None:
+        """End when the server that started this kernel is gone, as ipykernel does."""
+        while os.getppid() == parent:
+            await asyncio.sleep(_PARENT_S)
+        ended.set()
 
     def _curve(self) -> dict[str, bytes]:
         public = getattr(self, "curve_publickey", None)
