@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<BBH")
+_TEXT = struct.Struct("<IBBHIII")
 
 MAX_FRAME = 0xFFFF_FFFF
 """Bytes: the largest frame (4 GiB less one), set by the header's first field."""
@@ -77,6 +78,12 @@ def encode(kind: Kind, parts: Sequence[bytes | memoryview], channel: int = 0) ->
     if total > MAX_FRAME:
         raise FrameTooLarge(f"A message of {total} bytes is too large for the link ({MAX_FRAME}).")
     return [_LENGTH.pack(total) + head, *parts]  # type: ignore[list-item]
+
+
+def encode_text(name: bytes, parent: bytes, text: bytes) -> bytes:
+    """Return a ``STREAM`` frame: the same as encode() gives, for the hottest path."""
+    sizes = (len(name), len(parent), len(text))
+    return _TEXT.pack(16 + sum(sizes), Kind.STREAM, 0, 3, *sizes) + name + parent + text
 
 
 def encode_json(kind: Kind, value: Any) -> list[bytes]:

@@ -127,6 +127,11 @@ class ForkEngine:
         _, _, done = await ask(frozen, Command.UNSHARE, arg64=budget, timeout=120)
         return done
 
+    async def ping(self, frozen: Frozen) -> None:
+        """Have it answer, which ends an un-sharing that is under way. A dead one is no error."""
+        with contextlib.suppress(OSError):
+            await ask(frozen, Command.PING)
+
     async def drop(self, frozen: Frozen) -> None:
         if frozen.twin is not None:
             await self.drop(frozen.twin)

@@ -41,6 +41,8 @@ class ExecutorApp(IPKernelApp):
     name = "timetravel-executor"
     kernel_class = Type(ExecutorKernel)
     link_fd = Integer(-1, help="Number of the descriptor of the link.").tag(config=True)
+    out_fd = Integer(-1, help="A descriptor on the pipe that 1 is at first.").tag(config=True)
+    err_fd = Integer(-1, help="A descriptor on the pipe that 2 is at first.").tag(config=True)
     classes = [*IPKernelApp.classes, ExecutorKernel]
 
     def init_connection_file(self) -> None:
@@ -62,7 +64,7 @@ class ExecutorApp(IPKernelApp):
         """Take up the link."""
         if sys.platform.startswith("linux"):
             linux.clear_ambient()  # programs that the user starts get no capability of ours
-        self.link = Link(self.link_fd)
+        self.link = Link(self.link_fd, (self.out_fd, self.err_fd))
         self.log.handlers[:] = [LinkHandler(self.link)]
         self.log.propagate = False
         # unsigned: the supervisor signs what it sends to clients with a key that is not known here

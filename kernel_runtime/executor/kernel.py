@@ -44,6 +44,14 @@ class ExecutorShell(ZMQInteractiveShell):
             if main:
                 signal.signal(signal.SIGINT, handler)
 
+    def ask_exit(self) -> None:
+        """``exit`` in a cell: the supervisor ends this process once the cell has its reply."""
+        self.payload_manager.write_payload(
+            {"source": "ask_exit", "keepkernel": self.keepkernel_on_exit}
+        )
+        if not self.keepkernel_on_exit:
+            self.kernel.link.report(report="exit_asked")
+
     def _showtraceback(self, etype: type, evalue: BaseException, stb: Any) -> None:
         if isinstance(evalue, LeaveCell):
             self._last_traceback = []

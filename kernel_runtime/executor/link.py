@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import array
 import contextlib
-import fcntl
 import os
 import select
 import signal
 import socket
-import struct
-import termios
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from fcntl import ioctl
+from termios import FIONREAD
 from typing import Any
 
-from kernel_runtime.frames import Channel, Decoder, Frame, Kind, encode, encode_json
+from kernel_runtime.frames import Channel, Decoder, Frame, Kind, encode, encode_json, encode_text
 
 _ATOMIC = 16384
 """Bytes: a stream socket takes this much in one piece or not at all, also when a signal comes."""
 
 _CATCHABLE = signal.valid_signals() - {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+
+_NOTHING = b"\0\0\0\0"
+"""What FIONREAD gives for an empty pipe."""
 
 _PATIENCE = 0.02
 """Seconds to wait for the supervisor to read what C code and children wrote before."""
@@ -36,8 +38,10 @@ _PATIENCE = 0.02
 class Link:
     """One Unix stream socket, frames both ways."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, output: Sequence[int] = ()) -> None:
+        """output: descriptors of our own on the pipes that 1 and 2 are at first."""
         self.fd = fd
+        self.output = tuple(output)
         self._socket = socket.socket(fileno=fd)
         self._lock = threading.RLock()
         self._decoder = Decoder()
@@ -53,9 +57,9 @@ class Link:
         """Send a Jupyter message."""
         self._send(encode(Kind.MESSAGE, parts, channel))
 
-    def send_stream(self, name: bytes, parent: bytes, text: str) -> None:
-        """Send printed text. A cell's neighbouring texts become one message in the supervisor."""
-        self._send(encode(Kind.STREAM, [name, parent, text.encode("utf-8", "replace")]))
+    def send_text(self, name: bytes, parent: bytes, text: str) -> None:
+        """Send printed text at once: held back, it would come after what C code writes next."""
+        self._write(encode_text(name, parent, text.encode("utf-8", "replace")))
 
     def report(self, **fields: Any) -> None:
         """Send a report."""
@@ -64,9 +68,14 @@ class Link:
     def _send(self, buffers: Sequence[bytes | memoryview]) -> None:
         if os.getpid() != self.pid:
             return  # a forked child of user code: the link is not its own
-        data = b"".join(buffers)
+        self._write(b"".join(buffers))
+
+    def _write(self, data: bytes) -> None:
         with self._lock:
-            self._let_pipes_drain()
+            for fd in self.output:
+                if ioctl(fd, FIONREAD, _NOTHING) != _NOTHING:
+                    self._let_pipes_drain()
+                    break
             if len(data) <= _ATOMIC and self._socket.send(data) == len(data):
                 return
             if len(data) <= _ATOMIC:
@@ -83,13 +92,11 @@ class Link:
         empty keeps the order both ways. The wait is bounded: a background process may write
         without end.
         """
-        if not (_unread(1) or _unread(2)):
-            return
         now = time.monotonic()
         if now < self._impatient_until:
             return
         end = now + _PATIENCE
-        while _unread(1) or _unread(2):
+        while any(map(_unread, self.output)):
             if time.monotonic() > end:
                 self._impatient_until = time.monotonic() + 1.0
                 return
@@ -159,12 +166,8 @@ class Link:
         self.pid = os.getpid()
 
 
-def _unread(fd: int) -> int:
-    try:
-        count: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
-    except OSError:  # the user closed it or put a file there
-        return 0
-    return count
+def _unread(fd: int) -> bool:
+    return ioctl(fd, FIONREAD, _NOTHING) != _NOTHING
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""sys.stdout and sys.stderr of the executor: text goes over the link at once, no thread, no buffer."""
+"""sys.stdout and sys.stderr of the executor: text goes over the link."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextvars
 import json
 import os
 import threading
+from os import getpid
 from typing import Any
 
 from ipykernel.iostream import OutStream
@@ -57,11 +58,11 @@ class LinkStream(OutStream):
             raise ValueError("I/O operation on closed file")
         if not string:
             return 0
-        if not self._is_master_process():
+        if getpid() != self._link.pid:
             os.write(self._fd, string.encode("utf-8", "replace"))
             return len(string)
         parent = self.parent_header
-        if self._hooks:
+        if getattr(self._local, "hooks", None):
             message = self.session.msg(
                 "stream", {"name": self.name, "text": string}, parent=parent
             )
@@ -70,7 +71,7 @@ class LinkStream(OutStream):
                 if message is None:
                     return len(string)
             string = message["content"]["text"]
-        self._link.send_stream(self._label, self._encode(parent), string)
+        self._link.send_text(self._label, self._encode(parent), string)
         return len(string)
 
     def _encode(self, parent: dict[str, Any]) -> bytes:

@@ -80,8 +80,9 @@ class TimeTravel:
                     flags=native.MOVE if move else 0,
                     listen_fd=listener,
                     link_fd=self._link.fd,
-                    out_fd=1,
-                    err_fd=2,
+                    # ours, not 1 and 2: the user may have put files there
+                    out_fd=self._link.output[0],
+                    err_fd=self._link.output[1],
                     supervisor_pid=command["supervisor_pid"],
                     stop_timeout_ms=command["stop_timeout_ms"],
                     aside_limit=command["aside_limit"],

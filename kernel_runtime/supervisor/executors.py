@@ -19,8 +19,8 @@ from kernel_runtime.supervisor.link import ExecutorLink
 from kernel_runtime.supervisor.output import OutputPipe
 from kernel_runtime.timeline.model import Note
 
-LINK_FD = 200
-"""The link's number in the executor: out of the way of what programs expect to be low."""
+LINK_FD, OUT_FD, ERR_FD = 200, 201, 202
+"""Our descriptors in the executor: out of the way of what programs expect to be low."""
 
 _BOOT = Path(__file__).resolve().parents[1] / "executor" / "boot.py"
 _HELLO_S = 120.0
@@ -60,7 +60,8 @@ class Executor:
         self.pid = 0
         self.hello: dict[str, Any] = {}
         self.alive = True
-        self.moved = False
+        self.end_expected = False
+        self.exit_asked = False
         self._listener = listener
         self._options = freeze_options
         self._ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -82,13 +83,20 @@ class Executor:
         self, sandbox: Sandbox, python: str, arguments: Sequence[str], env: Mapping[str, str], cwd: str
     ) -> None:
         """Start a fresh one. Raises SandboxError; then nothing is left of it."""
-        argv = [python, str(_BOOT), f"--ExecutorApp.link_fd={LINK_FD}", *arguments]
+        argv = [
+            python,
+            str(_BOOT),
+            f"--ExecutorApp.link_fd={LINK_FD}",
+            f"--ExecutorApp.out_fd={OUT_FD}",
+            f"--ExecutorApp.err_fd={ERR_FD}",
+            *arguments,
+        ]
+        out, err = (pipe.write_end for pipe in self.pipes)
         with open(os.devnull) as null:
-            fds = {0: null.fileno(), 1: self.pipes[0].write_end, 2: self.pipes[1].write_end}
+            fds = {0: null.fileno(), 1: out, 2: err}
+            ours = {LINK_FD: self._theirs.fileno(), OUT_FD: out, ERR_FD: err}
             try:
-                self.pid = await sandbox.spawn(
-                    argv, env, cwd, {**fds, LINK_FD: self._theirs.fileno()}
-                )
+                self.pid = await sandbox.spawn(argv, env, cwd, {**fds, **ours})
             except BaseException:
                 self.close()
                 raise
@@ -171,6 +179,8 @@ class Executor:
             self._listener.on_log(report["level"], report["text"])
         elif kind == "request":
             self._listener.on_request(self, report)
+        elif kind == "exit_asked":
+            self.exit_asked = True
         elif kind == "moving":
             self._moving = report
         elif (future := self._reports.pop(report["id"], None)) and not future.done():
@@ -210,7 +220,7 @@ class Executor:
     async def freeze(self, listener: int, address: str, *, move: bool) -> Frozen:
         """Have it freeze itself; see the protocol."""
         self._moving = {}
-        self.moved = move
+        self.end_expected = move
         try:
             report = await asyncio.wait_for(
                 self._ask("freeze", [listener], move=move, **self._options), _FREEZE_S
@@ -221,12 +231,12 @@ class Executor:
                 return Frozen("", 0, address, details={"variables": self._moving["variables"]})
             raise CheckpointRefused("The process ended while it was being frozen.") from error
         except asyncio.TimeoutError:
-            self.moved = False
+            self.end_expected = False
             raise CheckpointRefused(
                 f"The process did not freeze within {_FREEZE_S:.0f} seconds. It runs on."
             ) from None
         if "error" in report:
-            self.moved = False
+            self.end_expected = False
             raise CheckpointRefused(report["error"])
         return Frozen(
             "",

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 _MEASURE_S = 0.05
 """Seconds that one round of measuring may take; it goes on with the others in the next round."""
 
+_QUIET_S = 0.06
+"""Seconds without a cell before upkeep begins."""
+
+_AT_LATEST_S = 2.0
+"""Seconds after which it is done all the same when cells come without a pause."""
+
+_CORES_TO_SPARE = 3
+
 _RESERVE = 0.1
 """Part of the memory that un-sharing leaves free, whatever the budget says."""
 
@@ -34,6 +42,8 @@ class MemoryKeeper:
         self._session = session
         self._turn = 0
         self._shared_with_live = 0
+        self._again = False
+        self._unsharing: Frozen | None = None
         self._task: asyncio.Task[None] | None = None
         self.total = memory_limit()
 
@@ -49,9 +59,18 @@ class MemoryKeeper:
         return max(0, held - self._shared_with_live)
 
     def after_checkpoint(self) -> None:
-        """Begin a round of upkeep, off everyone's path; one at a time."""
+        """See to a round of upkeep, off everyone's path; one at a time."""
         if self._task is None or self._task.done():
-            self._task = asyncio.ensure_future(self._round())
+            self._task = asyncio.ensure_future(self._rounds())
+        else:
+            self._again = True
+
+    def cell_starts(self) -> None:
+        """Leave the processor to the cell, unless there are enough."""
+        if self._unsharing is not None and (os.cpu_count() or 1) < _CORES_TO_SPARE:
+            frozen, self._unsharing = self._unsharing, None
+            # any request ends the un-sharing
+            self._session.background(self._session.engine.ping(frozen))
 
     async def stop(self) -> None:
         """End the round that runs."""
@@ -60,11 +79,29 @@ class MemoryKeeper:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._task
 
-    async def _round(self) -> None:
-        await self.measure()
-        await self.evict()
-        if self._session.router.idle:
-            await self._prepare()
+    async def _rounds(self) -> None:
+        self._again = True
+        while self._again:
+            self._again = False
+            idle = await self._quiet_moment()
+            await self.measure()
+            await self.evict()
+            if idle and self._session.router.idle and not self._again:
+                await self._prepare()
+
+    async def _quiet_moment(self) -> bool:
+        """Wait until no cell has run for a moment; not for ever: the budget holds in a loop too."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _AT_LATEST_S
+        quiet_since = loop.time()
+        while loop.time() < end:
+            if not self._session.router.idle or self._again:
+                self._again = False
+                quiet_since = loop.time()
+            elif loop.time() - quiet_since >= _QUIET_S:
+                return True
+            await asyncio.sleep(_QUIET_S / 2)
+        return False
 
     async def measure(self) -> None:
         """Measure some frozen processes: the newest two always, the others in turn."""
@@ -121,7 +158,11 @@ class MemoryKeeper:
             return
         with contextlib.suppress(OSError):
             if session.config.unshare and 0 < frozen.hot_bytes <= room:
-                await session.engine.unshare(frozen, room)
+                self._unsharing = frozen
+                try:
+                    await session.engine.unshare(frozen, room)
+                finally:
+                    self._unsharing = None
         if session.config.twins:
             await self._prepare_twins()
 

@@ -7,6 +7,7 @@ import codecs
 import contextlib
 import json
 import os
+import select
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,8 @@ class OutputPipe:
         self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read_end, False)
         self._open = True
+        self._poll = select.poll()
+        self._poll.register(self._read_end, select.POLLIN)
         self._loop.add_reader(self._read_end, self.read)
 
     def handed_over(self) -> None:
@@ -80,9 +83,15 @@ class OutputPipe:
             self.write_end = -1
 
     def read(self) -> None:
-        """Take in what has come."""
-        self._before()
-        while self._open:
+        """Take in what has come.
+
+        The executor sends nothing over the link while a pipe holds text, so the order is kept by
+        this one: see that there is text, take in the link's frames (all older), then the text.
+        """
+        while self._open and self._has_text():
+            self._before()
+            if not self._open:
+                return
             try:
                 data = os.read(self._read_end, 1 << 16)
             except BlockingIOError:
@@ -93,6 +102,9 @@ class OutputPipe:
             text = self._decoder.decode(data)
             if text:
                 self._on_text(self.name, text)
+
+    def _has_text(self) -> bool:
+        return bool(self._poll.poll(0))
 
     def close(self) -> None:
         """Stop reading. The second call does nothing."""

@@ -17,6 +17,7 @@ from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.errors import RestoreFailed, SandboxError
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import Checkpoint
 
 if TYPE_CHECKING:
@@ -54,6 +55,27 @@ class Recovery:
                     session.router.answer_in_flight(error=(ERROR_NAME, text))
                 else:
                     session.router.say(text + "\n", session.router.last_parent, "stderr")
+        finally:
+            session.router.release("death")
+
+    async def start_afresh(self, executor: Executor, request: Request) -> None:
+        """A cell has called ``exit``: a fresh process, as a stock kernel is restarted then."""
+        session = self._session
+        try:
+            async with session.lock:
+                executor.end_expected = True
+                executor.link.command("shutdown")
+                with contextlib.suppress(asyncio.TimeoutError, SandboxError):
+                    await asyncio.wait_for(session.sandbox.wait_exit(executor.pid), _REAP_S)
+                await session.restores.stop_processes()
+                await session.start_executor()
+                await session.checkpoints.take("restart", request=None)
+            session.router.say(
+                "The process has ended, as you asked; this is a fresh one. "
+                "%restore goes back to any checkpoint.\n",
+                request.message,
+                "stderr",
+            )
         finally:
             session.router.release("death")
 

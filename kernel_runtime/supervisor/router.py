@@ -63,10 +63,16 @@ class Request:
 
 
 class Router:
-    """Moves messages; calls on_done(request) when the executor has finished one."""
+    """Moves messages; calls on_start() before the executor is given a request, on_done after."""
 
-    def __init__(self, channels: Channels, on_done: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        channels: Channels,
+        on_start: Callable[[], None],
+        on_done: Callable[[Request], None],
+    ) -> None:
         self._channels = channels
+        self._on_start = on_start
         self._on_done = on_done
         self._queue: deque[Request] = deque()
         self._comms_in_flight: dict[str, Request] = {}
@@ -129,6 +135,7 @@ class Router:
         if request.type == "execute_request":
             request.content = json.loads(request.frames[3])
         self.in_flight = request
+        self._on_start()
         self._hand_over(request)
         self._hand_over_comms()
 

@@ -74,7 +74,7 @@ class Session:
         self.limits: list[str] = []
         self.sandbox: InitClient = NoSandbox(self._on_exit)
         self.events = Events(channels)
-        self.router = Router(channels, self._on_done)
+        self.router = Router(channels, self._on_start, self._on_done)
         self.files = Files(config, self.cwd, log)
         self.persistence = Persistence(config, log)
         self.timeline = self.persistence.open(self.epoch)
@@ -212,7 +212,7 @@ class Session:
             self.background(self.commands.from_magic(executor, report))
 
     def on_end(self, executor: Executor) -> None:
-        if executor is self.executor and not executor.moved and not self._closing:
+        if executor is self.executor and not executor.end_expected and not self._closing:
             self.router.hold("death")
             self.background(self.recovery.recover(executor))
 
@@ -227,9 +227,16 @@ class Session:
                 self.frozen.pop(id)
                 self.set_process_state(id, "evicted", "its frozen process ended")
 
+    def _on_start(self) -> None:
+        """The executor is about to be given a request."""
+        self.memory.cell_starts()
+
     def _on_done(self, request: Request) -> None:
         """The executor has finished a request."""
-        if request.leaving:
+        if self.executor is not None and self.executor.exit_asked:
+            self.router.hold("death")
+            self.background(self.recovery.start_afresh(self.executor, request))
+        elif request.leaving:
             self.router.hold("restore")
             self.background(self.commands.restore_after_cell(request))
         elif request.is_cell and self.checkpoints.wanted_after(request):
