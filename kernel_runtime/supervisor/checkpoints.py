@@ -121,7 +121,7 @@ class Checkpointer:
         )
         if frozen is not None:
             session.frozen[id] = frozen
-        session.background(session.publish(id))
+        session.publish(id)
         session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
         if not move:
             session.memory.after_checkpoint()

@@ -287,10 +287,11 @@ class Commands:
             session.persistence.delete(session.timeline, gone)
             if frozen is not None:
                 await session.engine.drop(frozen)
-            ref = _snapshot(found)
-            if ref and not await session.persistence.names_snapshot(ref):
-                with contextlib.suppress(WorkspaceError, OSError):
-                    await session.files.release([ref])
+            refs = [c.ref for c in found.captures if c.kind == "filesystem" and c.ref]
+            for ref in refs:
+                if not await session.persistence.names_snapshot(ref):
+                    with contextlib.suppress(WorkspaceError, OSError):
+                        await session.files.release([ref])
         session.events.publish("checkpoint_deleted", id=found.id, number=found.number)
         return {"deleted": record}
 
@@ -305,5 +306,5 @@ class Commands:
 
 
 def _snapshot(checkpoint: Checkpoint | None) -> str | None:
-    capture = checkpoint.capture("filesystem") if checkpoint else None
+    capture = checkpoint.capture("filesystem", engine="workspace") if checkpoint else None
     return capture.ref if capture is not None and capture.state == "ready" else None

@@ -41,6 +41,10 @@ class Supervisor(Configurable):
         Unicode(), help="Patterns of paths that are neither captured nor touched by a restore."
     ).tag(config=True)
     files = Bool(True, help="Capture and restore the workspace's files.").tag(config=True)
+    files_most = Integer(
+        200_000, help="Files that a workspace may hold to be captured at all."
+    ).tag(config=True)
+    bytes_most = Integer(10 << 30, help="Bytes, likewise.").tag(config=True)
     store = Unicode("", help="Directory of the store; empty: the user's data directory.").tag(
         config=True
     )

@@ -30,6 +30,7 @@ class Files:
     """Captures and restores of the workspace. Every method may be awaited from the event loop."""
 
     def __init__(self, config: Supervisor, cwd: str, log: logging.Logger) -> None:
+        self._config = config
         self._log = log
         self.roots = [Path(cwd), *(Path(p).expanduser().absolute() for p in config.workspace)]
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="workspace")
@@ -62,6 +63,29 @@ class Files:
     def enabled(self) -> bool:
         """Whether files are captured at all."""
         return self._engine is not None
+
+    async def prepare(self, say: Callable[[str], None]) -> None:
+        """Look at how much there is before it is read for the first time.
+
+        A directory that is too large (a home directory with everything in it) is not captured:
+        say() tells the user so.
+        """
+        if self._engine is None:
+            return
+        estimate = await self._run(
+            self._engine.estimate, max_files=self._config.files_most, max_bytes=self._config.bytes_most
+        )
+        if estimate.complete:
+            return
+        roots = ", ".join(map(str, self.roots))
+        self.problem = (
+            f"Files are not captured: {roots} holds more than {self._config.files_most:,} files or "
+            f"{self._config.bytes_most >> 30} GiB. Memory is. Put the notebook into a directory of "
+            "its own, or raise Supervisor.files_most and Supervisor.bytes_most."
+        )
+        engine, self._engine = self._engine, None
+        await self._run(engine.close)
+        say(self.problem)
 
     async def recover(self) -> None:
         """Finish or undo a restore that a killed supervisor left half done."""

@@ -99,7 +99,7 @@ class Persistence:
         loop = asyncio.get_running_loop()
         # in the worker: after the writes that were submitted before
         return await loop.run_in_executor(
-            self._worker, lambda: ref in store.references("filesystem", "workspace")
+            self._worker, lambda: ref in _snapshots(store)
         )
 
     def close(self) -> set[str]:
@@ -114,8 +114,19 @@ class Persistence:
             store.close()
             fresh = open_store(store.directory)
             try:
-                gone = {c.ref for purged in fresh.purge() for c in purged.captures if c.ref}
-                released = gone - fresh.references("filesystem", "workspace")
+                gone = {
+                    c.ref
+                    for purged in fresh.purge()
+                    for c in purged.captures
+                    if c.ref and c.kind == "filesystem"
+                }
+                released = gone - _snapshots(fresh)
             finally:
                 fresh.close()
         return released
+
+
+def _snapshots(store: Store) -> set[str]:
+    return store.references("filesystem", "workspace") | store.references(
+        "filesystem", "kept-aside"
+    )

@@ -132,7 +132,7 @@ class Recovery:
     async def _files_back(self, checkpoint: Checkpoint) -> str:
         """Put the workspace to the checkpoint's state; keep what the dead cell had written."""
         session = self._session
-        capture = checkpoint.capture("filesystem")
+        capture = checkpoint.capture("filesystem", engine="workspace")
         if (
             session.config.files_on_death == "keep"
             or capture is None

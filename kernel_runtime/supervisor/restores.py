@@ -26,7 +26,7 @@ from kernel_runtime.errors import (
 from kernel_runtime.supervisor import faults
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.router import Request
-from kernel_runtime.timeline.model import Checkpoint
+from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 from kernel_runtime.timeline.report import restore_text
 from kernel_runtime.timeline.variables import diff as diff_variables
 
@@ -68,7 +68,7 @@ class Restorer:
         session = self._session
         plan = Plan(target, None, None)
         name = f"#{target.number}"
-        files = target.capture("filesystem")
+        files = target.capture("filesystem", engine="workspace")
         if only != "files":
             plan.frozen = session.frozen.get(target.id)
             if plan.frozen is None:
@@ -216,6 +216,8 @@ class Restorer:
             )
             if missing:
                 executor.link.command("open_comms", ids=missing)
+        if done is not None and done.kept_aside_id is not None:
+            self._keep_aside(safety, done)
         session.timeline.move_head(plan.target.id if only is None else safety.checkpoint.id)
         session.persistence.save_state(session.timeline)
         before = safety.checkpoint.variables if plan.frozen is not None else None
@@ -290,6 +292,21 @@ class Restorer:
             ) from cause
         if problem:
             raise RestoreFailed(f"The restore of #{plan.target.number} failed: {cause}.{problem}")
+
+    def _keep_aside(self, safety: Taken, done: RestoreResult) -> None:
+        """What was replaced though the safety snapshot did not hold it belongs to that checkpoint."""
+        session = self._session
+        aside = Capture(
+            "filesystem",
+            "kept-aside",
+            "ready",
+            ref=done.kept_aside_id,
+            not_captured=tuple(
+                Note("kept aside", printable(k.path), k.reason) for k in done.kept_aside
+            ),
+        )
+        changed = session.timeline.set_capture(safety.checkpoint.id, aside)
+        session.persistence.save(session.timeline, changed)
 
     def _progress(self, plan: Plan, step: str) -> None:
         session = self._session

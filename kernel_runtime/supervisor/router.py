@@ -78,6 +78,7 @@ class Router:
         self._comms_in_flight: dict[str, Request] = {}
         self._holds: set[str] = set()
         self._doomed: list[Request] = []
+        self._to_say: list[str] = []
         self._waiting_input: str | None = None
         self.in_flight: Request | None = None
         self.executor: Executor | None = None
@@ -134,6 +135,10 @@ class Router:
         request = self._queue.popleft()
         if request.type == "execute_request":
             request.content = json.loads(request.frames[3])
+            if request.is_cell:
+                for text in self._to_say:
+                    self.say(f"time travel: {text}\n", request.message, "stderr")
+                self._to_say.clear()
         self.in_flight = request
         self._on_start()
         self._hand_over(request)
@@ -298,6 +303,14 @@ class Router:
         self._channels.send(
             "iopub", "stream", {"name": name, "text": text}, parent, [f"stream.{name}".encode()]
         )
+
+    def say_next(self, text: str) -> None:
+        """Tell the user in the cell that runs next, or waits to run."""
+        waiting = next((r for r in self._queue if r.type == "execute_request"), None)
+        if waiting is not None:
+            self.say(f"time travel: {text}\n", waiting.message, "stderr")
+        else:
+            self._to_say.append(text)
 
     def answer_in_flight(self, *, text: str = "", error: tuple[str, str] | None = None) -> None:
         """End the cell in flight: its output, its reply, its idle.

@@ -38,6 +38,9 @@ from kernel_runtime.supervisor.router import Request, Router
 _SHUTDOWN_S = 2.0
 """Seconds for the user's atexit functions."""
 
+_SLOW_START_S = 2.0
+_PUBLISH_S = 20.0
+
 _HOT_MIN = 8 << 20
 """Bytes: smaller mappings are copied so fast that nobody notices."""
 
@@ -69,6 +72,7 @@ class Session:
         self._arguments = list(arguments)
         self._runtime_dir = runtime_dir
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._publishing: set[asyncio.Task[Any]] = set()
         self._closing = False
         self._kernel_info: dict[str, Any] = {}
         self.limits: list[str] = []
@@ -96,10 +100,19 @@ class Session:
         self.background(self._first_checkpoint())
 
     async def _first_checkpoint(self) -> None:
+        tell = asyncio.get_running_loop().call_later(_SLOW_START_S, self._tell_slow_start)
         try:
+            await self.files.prepare(self.router.say_next)
             await self.checkpoints.first()
         finally:
+            tell.cancel()
             self.router.release("start")
+
+    def _tell_slow_start(self) -> None:
+        self.router.say_next(
+            "The files of the workspace are being read for the first time; the cell runs as soon "
+            "as they are held."
+        )
 
     async def _start_sandbox(self) -> None:
         wanted = self.config.sandbox
@@ -163,8 +176,10 @@ class Session:
             return
         self._closing = True
         self.router.hold("shutdown")
-        for task in self._tasks - {asyncio.current_task()}:
+        for task in self._tasks - self._publishing - {asyncio.current_task()}:
             task.cancel()
+        if self._publishing:
+            await asyncio.wait(self._publishing, timeout=_PUBLISH_S)
         await self.memory.stop()
         executor = self.executor
         if executor is not None and executor.alive:
@@ -178,7 +193,7 @@ class Session:
         await self.files.release(await asyncio.to_thread(self.persistence.close))
         await self.files.close()
 
-    def background(self, work: Any) -> None:
+    def background(self, work: Any) -> asyncio.Task[Any]:
         """Run a coroutine; its failure is logged, never lost."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -189,6 +204,7 @@ class Session:
                 self.log.error("In the background: %s", error, exc_info=error)
 
         task.add_done_callback(done)
+        return task
 
     # What the executor says (executors.Listener)
 
@@ -276,8 +292,14 @@ class Session:
         self.persistence.save(self.timeline, changed)
         self.events.publish("checkpoint_changed", checkpoint=self.timeline.record(changed))
 
-    async def publish(self, id: str) -> None:
-        """Write a new checkpoint into the store, after what it names is on the disk."""
+    def publish(self, id: str) -> None:
+        """Write a new checkpoint into the store, in the background; shutdown waits for it."""
+        task = self.background(self._publish(id))
+        self._publishing.add(task)
+        task.add_done_callback(self._publishing.discard)
+
+    async def _publish(self, id: str) -> None:
+        # what a checkpoint names must be on the disk before the database names it
         await self.files.flush()
         if id in self.timeline:
             self.persistence.save(self.timeline, self.timeline[id])
