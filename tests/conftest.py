@@ -108,7 +108,7 @@ class Notebook:
         for message in [m for m in self.unclaimed if m["parent_header"].get("msg_id") == msg_id]:
             self.unclaimed.remove(message)
             cell.messages.append(message)
-        while not any(m["content"].get("execution_state") == "idle" for m in cell.of_type("status")):
+        while all(m["content"].get("execution_state") != "idle" for m in cell.of_type("status")):
             message = self.client.get_iopub_msg(timeout=max(0.01, end - time.monotonic()))
             mine = message["parent_header"].get("msg_id") == msg_id
             (cell.messages if mine else self.unclaimed).append(message)
@@ -179,7 +179,9 @@ class Notebook:
 
 
 @pytest.fixture
-def start_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Notebook]]:
+def start_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Notebook]]:
     """Start kernels: start_notebook(*supervisor arguments, cwd=…, env=…)."""
     store = tmp_path / "store"
     runtime = tmp_path / "r"
@@ -192,7 +194,9 @@ def start_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     started: list[Notebook] = []
 
-    def start(*arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> Notebook:
+    def start(
+        *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
+    ) -> Notebook:
         where = cwd or tmp_path / "work"
         where.mkdir(exist_ok=True)
         manager = Manager()

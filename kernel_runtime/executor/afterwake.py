@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.executor import lost_children
 
@@ -51,7 +51,7 @@ def _diverge() -> Notes:
     ssl = sys.modules.get("ssl")
     if ssl is not None:
         ssl.RAND_add(os.urandom(32), 32.0)
-    tempfile = sys.modules.get("tempfile")
+    tempfile: Any = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile._name_sequence = None
     return []
@@ -59,6 +59,7 @@ def _diverge() -> Notes:
 
 def _new_history_session(kernel: ExecutorKernel) -> Notes:
     """The lines that follow have numbers that the left branch has already written."""
+    assert kernel.shell is not None
     manager = kernel.shell.history_manager
     if manager is not None and manager.enabled:
         manager.new_session()
@@ -67,6 +68,7 @@ def _new_history_session(kernel: ExecutorKernel) -> Notes:
 
 def _new_ids(kernel: ExecutorKernel) -> Notes:
     """Without the old ids: put right what remembers one."""
+    assert kernel.session is not None
     kernel.session.pid = os.getpid()
     threading.main_thread()._native_id = threading.get_native_id()  # type: ignore[attr-defined]
     process = sys.modules.get("multiprocessing.process")

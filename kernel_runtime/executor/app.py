@@ -43,7 +43,7 @@ class ExecutorApp(IPKernelApp):
     link_fd = Integer(-1, help="Number of the descriptor of the link.").tag(config=True)
     out_fd = Integer(-1, help="A descriptor on the pipe that 1 is at first.").tag(config=True)
     err_fd = Integer(-1, help="A descriptor on the pipe that 2 is at first.").tag(config=True)
-    classes = [*IPKernelApp.classes, ExecutorKernel]
+    classes = [*IPKernelApp.classes, ExecutorKernel]  # noqa: RUF012 - declared so by traitlets
 
     def init_connection_file(self) -> None:
         """There is none here."""
@@ -73,7 +73,7 @@ class ExecutorApp(IPKernelApp):
         self.shell_socket = LinkSocket(self.link, Channel.SHELL)
         self.stdin_socket = LinkSocket(self.link, Channel.STDIN)
         self.iopub_socket = LinkSocket(self.link, Channel.IOPUB)
-        self.configure_tornado_logger()
+        self.configure_tornado_logger()  # type: ignore[no-untyped-call]
 
     def init_io(self) -> None:
         """Redirect output and set the display hook."""
@@ -81,9 +81,11 @@ class ExecutorApp(IPKernelApp):
 
         sys.stdout = LinkStream(self.session, self.link, "stdout")
         sys.stderr = LinkStream(self.session, self.link, "stderr")
-        self.displayhook = ZMQDisplayHook(self.session, self.iopub_socket)
+        self.displayhook = ZMQDisplayHook(  # type: ignore[no-untyped-call]
+            self.session, self.iopub_socket
+        )
         sys.displayhook = self.displayhook
-        self.patch_io()
+        self.patch_io()  # type: ignore[no-untyped-call]
 
     def init_kernel(self) -> None:
         """Create the kernel."""
@@ -102,8 +104,9 @@ class ExecutorApp(IPKernelApp):
 
     def init_extensions(self) -> None:
         """Load the user's extensions, then the time-travel magics."""
-        super().init_extensions()
+        super().init_extensions()  # type: ignore[no-untyped-call]
         try:
+            assert self.shell is not None
             self.shell.extension_manager.load_extension("jupyter_timetravel")
         except Exception:  # checkpoints and the sidebar work without the magics
             self.log.exception("The time-travel magics could not be loaded.")

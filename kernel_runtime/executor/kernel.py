@@ -36,6 +36,9 @@ class ExecutorShell(ZMQInteractiveShell):
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Show an error; an impatient second interrupt does not cut it short."""
+        if isinstance(sys.exc_info()[1], LeaveCell):
+            self._last_traceback = []
+            return
         main = threading.current_thread() is threading.main_thread()
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
         try:
@@ -46,17 +49,18 @@ class ExecutorShell(ZMQInteractiveShell):
 
     def ask_exit(self) -> None:
         """``exit`` in a cell: the supervisor ends this process once the cell has its reply."""
+        assert self.payload_manager is not None
         self.payload_manager.write_payload(
             {"source": "ask_exit", "keepkernel": self.keepkernel_on_exit}
         )
         if not self.keepkernel_on_exit:
             self.kernel.link.report(report="exit_asked")
 
-    def _showtraceback(self, etype: type, evalue: BaseException, stb: Any) -> None:
-        if isinstance(evalue, LeaveCell):
-            self._last_traceback = []
-            return
-        super()._showtraceback(etype, evalue, stb)
+    def _format_exception_for_storage(self, exception: BaseException, *args: Any) -> Any:
+        """IPython 9 stores tracebacks with outputs; formatting one takes up to 100 ms."""
+        if isinstance(exception, LeaveCell):
+            return {"ename": type(exception).__name__, "evalue": "", "traceback": []}
+        return super()._format_exception_for_storage(exception, *args)  # type: ignore[no-untyped-call]
 
 
 class ExecutorKernel(IPythonKernel):
@@ -76,7 +80,7 @@ class ExecutorKernel(IPythonKernel):
     shell_channel_thread = SimpleNamespace(parent_thread=threading.main_thread())
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
         assert isinstance(self.link, Link)
         self.timetravel = TimeTravel(self, self.link)
         self._info: dict[str, Any] = {}
@@ -96,13 +100,14 @@ class ExecutorKernel(IPythonKernel):
 
     def start(self) -> None:
         """Begin to serve the link; called in the event loop's thread before the loop runs."""
+        assert self.shell is not None
         self.shell.exit_now = False
         self.io_loop = ioloop.IOLoop.current()
         self._control_lock = asyncio.Lock()
         self.link.on_backlog = lambda: self.io_loop.add_callback(self._serve_link)
         self.io_loop.asyncio_loop.add_reader(self.link.fd, self._serve_link)  # type: ignore[attr-defined]
         self.timetravel.say_hello()
-        self._publish_status("starting", "shell")
+        self._publish_status("starting", "shell")  # type: ignore[no-untyped-call]
 
     def _serve_link(self) -> None:
         try:
@@ -129,13 +134,17 @@ class ExecutorKernel(IPythonKernel):
 
     def pre_handler_hook(self) -> None:
         """Let an interrupt reach the handler that runs, as in ipykernel."""
-        super().pre_handler_hook()
+        super().pre_handler_hook()  # type: ignore[no-untyped-call]
         signal.signal(signal.SIGINT, _interrupt)
 
-    async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    async def do_execute(
+        self, code: str, silent: bool, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
         """Run a cell. An interrupt after its end is ignored: it must not cost the reply."""
         try:
-            reply: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
+            reply: dict[str, Any] = await super().do_execute(  # type: ignore[no-untyped-call]
+                code, silent, *args, **kwargs
+            )
         except KeyboardInterrupt as error:
             # between the end of the user's code and the reply
             reply = {
@@ -156,10 +165,11 @@ class ExecutorKernel(IPythonKernel):
         """As in ipykernel, and wake the loop: there other threads' sockets happen to do that."""
         with super()._cancel_on_sigint(future):
             cancel = signal.getsignal(signal.SIGINT)
+            assert callable(cancel)
             loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop  # type: ignore[attr-defined]
 
             def cancel_and_wake(*args: Any) -> None:
-                cancel(*args)  # type: ignore[operator]
+                cancel(*args)
                 loop.call_soon_threadsafe(lambda: None)
 
             signal.signal(signal.SIGINT, cancel_and_wake)
@@ -170,8 +180,12 @@ class ExecutorKernel(IPythonKernel):
     ) -> str:
         if threading.current_thread() is not threading.main_thread():
             raise StdinNotImplementedError("input() is possible in the main thread only")
-        content = json_clean({"prompt": prompt, "password": password})
-        self.session.send(self.stdin_socket, "input_request", content, parent, ident=ident)
+        session = self.session
+        assert session is not None
+        content = json_clean(  # type: ignore[no-untyped-call]
+            {"prompt": prompt, "password": password}
+        )
+        session.send(self.stdin_socket, "input_request", content, parent, ident=ident)
 
         def is_reply(frame: Frame) -> bool:
             return frame.kind == Kind.MESSAGE and frame.channel == Channel.STDIN
@@ -180,8 +194,8 @@ class ExecutorKernel(IPythonKernel):
             frame = self.link.wait(is_reply, self.timetravel.obey_at_once)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("Interrupted by user") from None
-        _, parts = self.session.feed_identities(list(frame.parts))
-        reply = self.session.deserialize(parts)
+        _, parts = session.feed_identities(list(frame.parts))
+        reply = session.deserialize(parts)
         try:
             value: str = reply["content"]["value"]
         except KeyError:

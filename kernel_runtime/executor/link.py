@@ -179,7 +179,6 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
-
 class LinkSocket:
     """What ipykernel's code takes for a ZMQ socket: sends go to one channel of the link."""
 

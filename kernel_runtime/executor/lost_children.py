@@ -94,7 +94,7 @@ def _free_pool_locks(pool: Any) -> None:
 
 def _loky() -> Notes:
     """joblib keeps one executor for all calls: let the next call make a new one."""
-    reusable = sys.modules.get("joblib.externals.loky.reusable_executor") or sys.modules.get(
+    reusable: Any = sys.modules.get("joblib.externals.loky.reusable_executor") or sys.modules.get(
         "loky.reusable_executor"
     )
     if reusable is not None and reusable._executor is not None:

@@ -18,6 +18,12 @@ NEW_IDS = 2
 LIBRARY = Path(__file__).resolve().parents[1] / "native" / "libtimetravel.so"
 _REPORT_BYTES = 1 << 18
 
+_SMALL_MAPPING = 8 << 20
+"""Bytes: larger mappings are un-shared by the frozen process (hot_min)."""
+
+_PAGES_MOST = 8192
+"""Pages that are touched after a freeze, at most: 32 MiB, some milliseconds."""
+
 
 class FreezeArguments(ctypes.Structure):
     """struct tt_freeze."""
@@ -67,6 +73,15 @@ class Library:
         self._freeze.restype = ctypes.c_int
         self._report = ctypes.create_string_buffer(_REPORT_BYTES)
 
+    def note_pages(self) -> None:
+        """Note the pages written since the last freeze: the next cell will write them again."""
+        self._library.tt_pages_note(c_uint64(_SMALL_MAPPING), c_uint32(_PAGES_MOST))
+
+    def touch_pages(self, watched: int) -> int:
+        """Make the noted pages this process's own again; stop when watched can be read."""
+        touched: int = self._library.tt_pages_touch(watched)
+        return touched
+
     def freeze(self, **arguments: int) -> tuple[int, FreezeArguments, list[list[str]]]:
         """Call tt_freeze; return (0 or which waking this is, results, notes).
 
@@ -85,7 +100,7 @@ class Library:
 def parse_notes(report: bytes) -> list[list[str]]:
     """Split the library's report, "kind<tab>subject<tab>detail" in each line."""
     lines = report.decode("utf-8", "replace").splitlines()
-    return [(line.split("\t") + ["", ""])[:3] for line in lines if line]
+    return [[*line.split("\t"), "", ""][:3] for line in lines if line]
 
 
 def _explain(number: int, values: FreezeArguments, notes: list[list[str]]) -> str:

@@ -50,7 +50,7 @@ class LinkStream(OutStream):
     def _is_master_process(self) -> bool:
         return os.getpid() == self._link.pid
 
-    def write(self, string: str) -> int | None:
+    def write(self, string: str) -> int:
         """Send text, with the parent of this thread or context."""
         if not isinstance(string, str):
             raise TypeError(f"write() argument must be str, not {type(string)}")
@@ -63,9 +63,7 @@ class LinkStream(OutStream):
             return len(string)
         parent = self.parent_header
         if getattr(self._local, "hooks", None):
-            message = self.session.msg(
-                "stream", {"name": self.name, "text": string}, parent=parent
-            )
+            message = self.session.msg("stream", {"name": self.name, "text": string}, parent=parent)
             for hook in self._hooks:
                 message = hook(message)
                 if message is None:

@@ -61,10 +61,13 @@ class TimeTravel:
 
     def _summary(self) -> dict[str, Any]:
         shell = self._kernel.shell
+        assert shell is not None
         return variables.summarize(shell.user_ns, shell.user_ns_hidden)
 
     def _freeze(self, command: dict[str, Any]) -> None:
         listener = self._link.take_descriptor()
+        shell = self._kernel.shell
+        assert shell is not None
         summary = self._summary()
         children = lost_children.children()
         move = bool(command["move"])
@@ -72,10 +75,12 @@ class TimeTravel:
         try:
             if self._library is None:
                 raise errors.CheckpointRefused(self._no_library)
+            if not move and not self._waiting:
+                self._library.note_pages()
             if move:
                 # a successful move ends this process: say now what cannot be said afterwards
                 self._link.report(report="moving", id=command["id"], variables=summary)
-            with history_at_rest(self._kernel.shell.history_manager), self._link.held():
+            with history_at_rest(shell.history_manager), self._link.held():
                 woken, values, notes = self._library.freeze(
                     flags=native.MOVE if move else 0,
                     listen_fd=listener,
@@ -114,10 +119,11 @@ class TimeTravel:
                 hot_bytes=values.hot_bytes,
                 notes=notes,
             )
+            if not self._waiting:
+                # after whatever else is ready to run: nobody waits for this
+                self._kernel.io_loop.add_callback(self._library.touch_pages, self._link.fd)
 
-    def _greet(
-        self, woken: int, ids_kept: bool, lost: list[int], notes: list[list[str]]
-    ) -> None:
+    def _greet(self, woken: int, ids_kept: bool, lost: list[int], notes: list[list[str]]) -> None:
         """First steps of a woken process."""
         notes += afterwake.mend(self._kernel, ids_kept=ids_kept, lost=lost)
         self.say_hello(woken=woken, ids_kept=ids_kept, notes=notes)
@@ -142,7 +148,7 @@ class TimeTravel:
             if frame.kind != Kind.COMMAND:
                 return False
             content = frame.json()
-            return content["command"] == "answer" and content["id"] == number
+            return bool(content["command"] == "answer" and content["id"] == number)
 
         self._waiting += 1
         try:
@@ -159,7 +165,9 @@ class TimeTravel:
 
 def _as_error(name: str, text: str) -> errors.TimeTravelError:
     """Return the error that the supervisor names; one that is not known here keeps its name."""
-    kind = getattr(errors, name, None) or type(name, (errors.TimeTravelError,), {})
-    error: errors.TimeTravelError = kind.__new__(kind)
+    kind: type[errors.TimeTravelError] = getattr(errors, name, None) or type(
+        name, (errors.TimeTravelError,), {}
+    )
+    error = kind.__new__(kind)
     error.args = (text,)
     return error

@@ -1,1 +1,1 @@
-"""The sandbox: the namespaces in which executors live, and the small init that owns their processes."""
+"""The sandbox: the namespaces that executors live in, and the init that owns their processes."""

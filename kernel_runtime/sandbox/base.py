@@ -1,4 +1,4 @@
-"""What a sandbox is to the supervisor: the contract, and the client of the init process that both share."""
+"""What a sandbox is to the supervisor: the contract, and the client of the init that both share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernel_runtime.errors import SandboxError
-
 
 _START_S = 30.0
 
@@ -57,7 +56,7 @@ class Sandbox(Protocol):
 
 
 class InitClient:
-    """A sandbox whose processes belong to kernel_runtime.sandbox.init. Subclasses choose the mode."""
+    """A sandbox whose processes belong to kernel_runtime.sandbox.init; a subclass is a mode."""
 
     name = ""
     mode = ""

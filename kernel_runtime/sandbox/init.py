@@ -5,7 +5,7 @@ It is process 1 of the sandbox's pid namespace, or, where there are no namespace
 it over one SOCK_SEQPACKET socket in JSON, one request or report per packet:
 
     {"op": "spawn", "id": n, "argv": […], "env": {…}, "cwd": "…", "fds": [numbers]} + descriptors
-    {"op": "kill", "id": n, "keep": [pids]}      SIGKILL to all but keep; answered when all are reaped
+    {"op": "kill", "id": n, "keep": [pids]}      SIGKILL to all but keep; answered when reaped
     {"op": "signal", "id": n, "pid": p, "signal": s, "group": true}
     {"op": "list", "id": n}                      the processes of the session
 
@@ -34,6 +34,7 @@ import time
 from typing import Any
 
 from kernel_runtime import linux
+
 
 def session_processes() -> list[int]:
     """Return the pids of all processes of the session: all descendants of this one."""
@@ -96,7 +97,8 @@ class Init:
         """Handle one request; return False at the end of the connection."""
         fds = array.array("i")
         try:
-            data, ancillary, _, _ = self.control.recvmsg(1 << 20, socket.CMSG_SPACE(16 * fds.itemsize))
+            room = socket.CMSG_SPACE(16 * fds.itemsize)
+            data, ancillary, _, _ = self.control.recvmsg(1 << 20, room)
         except OSError:
             return False
         if not data:
@@ -156,7 +158,7 @@ class Init:
                         os.set_inheritable(fd, False)
             os.execvpe(request["argv"][0], request["argv"], request["env"])
         except BaseException as error:
-            number = error.errno if isinstance(error, OSError) else errno.EIO
+            number = (error.errno if isinstance(error, OSError) else None) or errno.EIO
             os.write(report, f"{number} {error}".encode())
         finally:
             os._exit(127)
@@ -258,7 +260,8 @@ def main() -> None:
         linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
         linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     except OSError as error:
-        control.send(json.dumps({"refused": step, "error": error.errno, "text": str(error)}).encode())
+        refusal = {"refused": step, "error": error.errno, "text": str(error)}
+        control.send(json.dumps(refusal).encode())
         os._exit(1)
     control.send(json.dumps({"ready": mode}).encode())
     Init(control, ordinary_user=os.geteuid() != 0).run()

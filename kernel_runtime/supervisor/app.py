@@ -38,15 +38,17 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
 
     name = "timetravel-kernel"
     description = "A Jupyter kernel that can go back."
-    classes = [Supervisor, MessageSession]
+    classes = [Supervisor, MessageSession]  # noqa: RUF012 - declared so by traitlets
     python = Unicode(sys.executable, help="The interpreter that runs the cells.").tag(config=True)
-    aliases = {
+    aliases = {  # noqa: RUF012
         "f": "ConnectionFileMixin.connection_file",
         "python": "SupervisorApp.python",
         "log-level": "Application.log_level",
     }
     log_level = 30
-    flags: dict[str, Any] = {"debug": ({"Application": {"log_level": 10}}, "Log at debug level.")}
+    flags: dict[str, Any] = {  # noqa: RUF012
+        "debug": ({"Application": {"log_level": 10}}, "Log at debug level.")
+    }
 
     def initialize(self, argv: Any = None) -> None:
         """Read the command line, configuration files and the connection file."""
@@ -77,7 +79,10 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
         connection = {
             "transport": self.transport,
             "ip": self.ip,
-            **{f"{n}_port": getattr(self, f"{n}_port") for n in ("shell", "iopub", "stdin", "control", "hb")},
+            **{
+                f"{name}_port": getattr(self, f"{name}_port")
+                for name in ("shell", "iopub", "stdin", "control", "hb")
+            },
         }
         channels = Channels(self.session, connection, self._curve())
         if getattr(self, "_write_own_file", False):
@@ -124,11 +129,10 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
         return {"public": public, "secret": secret} if public and secret else {}
 
     def _write_file(self, channels: Channels) -> None:
-        path = self.connection_file or os.path.join(
-            self.runtime_dir, f"kernel-{os.getpid()}.json"
-        )
+        path = self.connection_file or os.path.join(self.runtime_dir, f"kernel-{os.getpid()}.json")
+        ports: dict[str, Any] = {**channels.ports}
         write_connection_file(
-            path, ip=self.ip, key=self.session.key, transport=self.transport, **channels.ports
+            path, ip=self.ip, key=self.session.key, transport=self.transport, **ports
         )
         self.log.info("To connect: jupyter console --existing %s", path)
         self.connection_file = path
@@ -145,5 +149,3 @@ def main() -> None:
         sys.exit(START_FAILED)
     logging.captureWarnings(True)
     SupervisorApp.launch_instance()
-
-

@@ -1,16 +1,18 @@
-"""The five Jupyter channels of the kernel, bound by the supervisor for as long as the kernel lives."""
+"""The kernel's five Jupyter channels, bound by the supervisor for as long as the kernel lives."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, cast
 
 import zmq
 from jupyter_client.session import DELIM, Session
+from traitlets.log import get_logger
 
 Message = dict[str, Any]
 Receiver = Callable[[list[bytes], Message, list[bytes]], None]
@@ -37,7 +39,7 @@ class Heartbeat(threading.Thread):
             except zmq.ContextTerminated:
                 return
             except zmq.ZMQError as error:
-                if error.errno != zmq.EINTR:
+                if error.errno != errno.EINTR:
                     raise
 
 
@@ -49,7 +51,7 @@ class Channel:
         self._on_frames = on_frames
         self._loop = asyncio.get_running_loop()
         self._pending = False
-        self._loop.add_reader(socket.get(zmq.FD), self.read)
+        self._loop.add_reader(cast("int", socket.get(zmq.FD)), self.read)
 
     def read(self) -> None:
         """Hand on what waits. The descriptor is edge-triggered (zmq_getsockopt, ZMQ_FD): a send
@@ -60,7 +62,10 @@ class Channel:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._on_frames(frames)
+            try:
+                self._on_frames(frames)
+            except Exception:  # one message must not stop the channel: the edge does not come again
+                get_logger().exception("A message could not be handled.")
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Send without waiting; what a client does not take any more is dropped by ZMQ."""
@@ -76,7 +81,9 @@ class Channel:
 class Channels:
     """Binds, receives, signs and sends. Knows nothing of what the messages mean."""
 
-    def __init__(self, session: Session, connection: dict[str, Any], curve: dict[str, bytes]) -> None:
+    def __init__(
+        self, session: Session, connection: dict[str, Any], curve: dict[str, bytes]
+    ) -> None:
         self.session = session
         self._context: zmq.Context[Any] = zmq.Context()
         self._sockets: dict[str, zmq.Socket[Any]] = {}
@@ -123,10 +130,11 @@ class Channels:
     def _unpacker(self, receiver: Receiver) -> Callable[[list[bytes]], None]:
         def unpack(frames: list[bytes]) -> None:
             try:
-                identities, rest = self.session.feed_identities(frames)
+                identities, parts = self.session.feed_identities(frames)
+                rest = cast("list[bytes]", parts)
                 message = self.session.deserialize(list(rest), content=False)
             except Exception as error:  # unsigned, replayed or mangled: not a client of ours
-                self.session.log.warning("Ignored a message: %s", error)
+                get_logger().warning("Ignored a message: %s", error)
                 return
             receiver(identities, message, rest[1:])
 

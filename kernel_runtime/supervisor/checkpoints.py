@@ -127,9 +127,7 @@ class Checkpointer:
             session.memory.after_checkpoint()
         return Taken(checkpoint, frozen, snapshot, frozen.pause_ms if frozen else 0.0)
 
-    async def _freeze(
-        self, id: str, move: bool
-    ) -> tuple[Frozen | None, Capture, dict[str, Any]]:
+    async def _freeze(self, id: str, move: bool) -> tuple[Frozen | None, Capture, dict[str, Any]]:
         session = self._session
         started = time.perf_counter()
         try:

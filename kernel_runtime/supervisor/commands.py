@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.errors import BadRequest, RestoreRefused, TimeTravelError
@@ -21,7 +21,7 @@ from kernel_runtime.timeline.variables import public_variables
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
-Spec = Union[int, str]
+Spec = int | str
 
 _ANSWERED_AT_ONCE = frozenset({"status", "config", "subscribe", "checkpoint"})
 
@@ -45,13 +45,16 @@ class Commands:
         try:
             if not isinstance(content, dict) or content.get("version") != VERSION:
                 raise BadRequest(
-                    f"This kernel speaks version {VERSION} of the time-travel protocol, the request "
-                    "does not. Nothing was done; use the same version of jupyter_timetravel."
+                    f"This kernel speaks version {VERSION} of the time-travel protocol, the "
+                    "request does not. Nothing was done; use the same version of "
+                    "jupyter_timetravel."
                 )
             reply["result"] = await self.run(command, content.get("args", {}))
             reply["status"] = "ok"
         except (TimeTravelError, WorkspaceError) as error:
-            reply.update(status="error", ename=type(error).__name__, evalue=str(error), traceback=[])
+            reply.update(
+                status="error", ename=type(error).__name__, evalue=str(error), traceback=[]
+            )
         except Exception as error:
             self._session.log.exception("timetravel_request %s", command)
             reply.update(
@@ -172,7 +175,9 @@ class Commands:
             "last_cow_tax_ms": None,
         }
 
-    async def do_list(self, include_auto: bool = True, history: Spec | None = None) -> dict[str, Any]:
+    async def do_list(
+        self, include_auto: bool = True, history: Spec | None = None
+    ) -> dict[str, Any]:
         timeline = self._session.timeline
         checkpoints: list[Checkpoint] = list(timeline)
         if history is not None:
@@ -208,7 +213,11 @@ class Commands:
             router.release("manual")
 
     async def _checkpoint(
-        self, request: Request | None, comment: str = "", label: str | None = None, pin: bool = False
+        self,
+        request: Request | None,
+        comment: str = "",
+        label: str | None = None,
+        pin: bool = False,
     ) -> dict[str, Any]:
         session = self._session
         async with session.lock:
@@ -235,7 +244,8 @@ class Commands:
         refs = [_snapshot(first), _snapshot(second) if second else None]
         if refs[0] and (refs[1] or second is None):
             async with session.lock:
-                files = [session.files.as_json(c) for c in await session.files.diff(refs[0], refs[1])]
+                changes = await session.files.diff(refs[0], refs[1])
+            files = [session.files.as_json(change) for change in changes]
         return {"variables": variables, "files": files}
 
     @staticmethod

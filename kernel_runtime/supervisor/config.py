@@ -17,7 +17,8 @@ class Supervisor(Configurable):
     auto = Enum(
         ("cell", "changed", "off"),
         "cell",
-        help="Make a checkpoint after each cell, after cells that may have changed something, or never.",
+        help="Make a checkpoint after each cell, after cells that may have changed something, "
+        "or never.",
     ).tag(config=True, live=True)
     on_death = Enum(
         ("restore", "restart"),
@@ -32,7 +33,8 @@ class Supervisor(Configurable):
     sandbox = Enum(
         ("auto", "namespaces", "none"),
         "auto",
-        help="auto: namespaces where they are allowed, else none. namespaces: refuse to start without.",
+        help="auto: namespaces where they are allowed, else none. namespaces: refuse to start "
+        "without.",
     ).tag(config=True)
     workspace = List(
         Unicode(), help="Directories captured beside the one that the kernel starts in."
@@ -65,11 +67,12 @@ class Supervisor(Configurable):
     ).tag(config=True, live=True)
     unshare = Bool(
         True,
-        help="Let idle frozen processes copy what the next cell is likely to write, so that the cell "
-        "does not pay for it.",
+        help="Let idle frozen processes copy what the next cell is likely to write, so that the "
+        "cell does not pay for it.",
     ).tag(config=True, live=True)
     twins = Bool(
-        True, help="Keep a clone of the likeliest targets ready: waking then costs the same at any size."
+        True,
+        help="Keep a clone of the likeliest targets ready: waking then costs the same at any size.",
     ).tag(config=True, live=True)
 
     def live_options(self) -> dict[str, Any]:

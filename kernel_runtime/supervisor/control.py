@@ -1,4 +1,4 @@
-"""The control channel: answered by the supervisor, also while a cell runs or a restore is under way."""
+"""The control channel: answered by the supervisor, also while a cell runs or a restore goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from kernel_runtime.supervisor.session import Session
 class Control:
     """Handlers of control messages, one method each: its name is the message type's first part."""
 
-    def __init__(self, channels: Channels, session: Session, on_shutdown: Callable[[], None]) -> None:
+    def __init__(
+        self, channels: Channels, session: Session, on_shutdown: Callable[[], None]
+    ) -> None:
         self._channels = channels
         self._session = session
         self._on_shutdown = on_shutdown

@@ -1,4 +1,4 @@
-"""``timetravel_event`` on IOPub; silent until a client has asked, so that no other client sees any."""
+"""``timetravel_event`` on IOPub; silent until a client has asked, so that no other sees any."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,7 +54,9 @@ class Listener(Protocol):
 class Executor:
     """The live process, or one that was. Implements engines.base.LiveExecutor."""
 
-    def __init__(self, listener: Listener, incarnation: int, freeze_options: dict[str, int]) -> None:
+    def __init__(
+        self, listener: Listener, incarnation: int, freeze_options: dict[str, int]
+    ) -> None:
         self.incarnation = incarnation
         self.pid = 0
         self.hello: dict[str, Any] = {}
@@ -80,7 +81,12 @@ class Executor:
     # Life
 
     async def start(
-        self, sandbox: Sandbox, python: str, arguments: Sequence[str], env: Mapping[str, str], cwd: str
+        self,
+        sandbox: Sandbox,
+        python: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
     ) -> None:
         """Start a fresh one. Raises SandboxError; then nothing is left of it."""
         argv = [
@@ -112,7 +118,7 @@ class Executor:
             ) from error
 
     async def wake(self, engine: ProcessEngine, frozen: Frozen) -> Woken:
-        """Start as the successor of a frozen process. Raises RestoreFailed; then nothing is left."""
+        """Start as successor of a frozen process. Raises RestoreFailed; then nothing is left."""
         fds = [self._theirs.fileno(), *(pipe.write_end for pipe in self.pipes)]
         try:
             woken = await engine.wake(frozen, fds)
@@ -248,5 +254,3 @@ class Executor:
             not_captured=[Note(*note) for note in report["notes"]],
             details=report,
         )
-
-

@@ -1,4 +1,4 @@
-"""The workspace engine as the supervisor uses it: in one worker thread, one piece of work at a time."""
+"""The workspace engine as the supervisor uses it: in one thread, one piece of work at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
-from kernel_runtime.engines.workspace.model import Change, LeftOut, RestorePlan, RestoreResult, Snapshot
+from kernel_runtime.engines.workspace.model import (
+    Change,
+    LeftOut,
+    RestorePlan,
+    RestoreResult,
+    Snapshot,
+)
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.paths import store_directory
@@ -73,7 +79,9 @@ class Files:
         if self._engine is None:
             return
         estimate = await self._run(
-            self._engine.estimate, max_files=self._config.files_most, max_bytes=self._config.bytes_most
+            self._engine.estimate,
+            max_files=self._config.files_most,
+            max_bytes=self._config.bytes_most,
         )
         if estimate.complete:
             return
@@ -111,16 +119,14 @@ class Files:
         return snapshot, _as_capture(snapshot)
 
     @staticmethod
-    def _capture(
-        engine: WorkspaceEngine, processes: list[str], rules_of: str | None
-    ) -> Snapshot:
+    def _capture(engine: WorkspaceEngine, processes: list[str], rules_of: str | None) -> Snapshot:
         mapped: set[tuple[int, int]] = set()
         for proc in processes:
             mapped |= writable_mappings(proc)
         return engine.capture(dirty_files=mapped, rules_of=rules_of)
 
     async def flush(self) -> None:
-        """Wait until what was captured is on the disk: only then may the store's database name it."""
+        """Wait until what was captured is on the disk; only then may the database name it."""
         if self._store is not None:
             await self._run(self._store.flush)
 

@@ -176,10 +176,10 @@ class MemoryKeeper:
                 twin, frozen.twin = frozen.twin, None
                 await session.engine.drop(twin)
         for checkpoint in branch:
-            frozen = session.frozen.get(checkpoint.id)
-            if frozen is not None and frozen.twin is None and session.router.idle:
+            target = session.frozen.get(checkpoint.id)
+            if target is not None and target.twin is None and session.router.idle:
                 with contextlib.suppress(OSError):
-                    await session.engine.prepare_twin(frozen)
+                    await session.engine.prepare_twin(target)
 
 
 def set_sizes(proc: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Printed text on its way to IOPub: neighbours are joined, so that a storm of prints is no storm."""
+"""Printed text on its way to IOPub: neighbours are joined, so a storm of prints is no storm."""
 
 from __future__ import annotations
 

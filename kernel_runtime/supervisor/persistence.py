@@ -79,9 +79,7 @@ class Persistence:
         if self._store is None:
             return
         given = list(checkpoints)
-        future = self._worker.submit(
-            self._store.save, state, given, deleted_ids=list(deleted)
-        )
+        future = self._worker.submit(self._store.save, state, given, deleted_ids=list(deleted))
         future.add_done_callback(self._report)
 
     def _report(self, future: Future[None]) -> None:
@@ -98,9 +96,7 @@ class Persistence:
         store = self._store
         loop = asyncio.get_running_loop()
         # in the worker: after the writes that were submitted before
-        return await loop.run_in_executor(
-            self._worker, lambda: ref in _snapshots(store)
-        )
+        return await loop.run_in_executor(self._worker, lambda: ref in _snapshots(store))
 
     def close(self) -> set[str]:
         """Write what waits; forget timelines without a notebook, which nobody could find again.

@@ -1,11 +1,15 @@
-"""Whether a cell may have changed anything: for ``auto = "changed"``. Errs on the side of a checkpoint."""
+"""Whether a cell may have changed anything, for ``auto = "changed"``; in doubt it may have."""
 
 from __future__ import annotations
 
 import ast
 
-_LOOKS_ONLY = frozenset({"%timeline", "%timetravel", "%whos", "%who", "%pwd", "%lsmagic", "%history"})
-_PURE_CALLS = frozenset({"print", "len", "repr", "type", "id", "dir", "help", "sorted", "sum", "min", "max"})
+_LOOKS_ONLY = frozenset(
+    {"%timeline", "%timetravel", "%whos", "%who", "%pwd", "%lsmagic", "%history"}
+)
+_PURE_CALLS = frozenset(
+    {"print", "len", "repr", "type", "id", "dir", "help", "sorted", "sum", "min", "max"}
+)
 
 
 def is_checkpoint_only(code: str) -> bool:

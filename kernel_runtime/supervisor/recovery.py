@@ -43,7 +43,8 @@ class Recovery:
                     return  # a restore that was under way has replaced it
                 fate, how = await self._fate(executor)
                 back, files_text = await self._bring_back()
-                text = f"The process that runs your cells died ({how}). {self._told(back)}{files_text}"
+                told = self._told(back)
+                text = f"The process that runs your cells died ({how}). {told}{files_text}"
                 session.log.warning(text)
                 session.events.publish(
                     "executor_died",

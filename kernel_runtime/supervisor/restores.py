@@ -115,7 +115,8 @@ class Restorer:
         present = await session.present_variables() if only != "files" else {}
         result = self._result(plan, None, None, present if only != "files" else None)
         result["dry_run"] = True
-        result["files"] = [session.files.as_json(c) for c in plan.files.changes] if plan.files else []
+        changes = plan.files.changes if plan.files else []
+        result["files"] = [session.files.as_json(change) for change in changes]
         result["text"] = restore_text(result)
         return result
 
@@ -197,7 +198,7 @@ class Restorer:
                 faults.point("files restored")
                 self._progress(plan, "process")
                 executor = await self.wake(frozen)
-            except Exception as error:  # whatever it is: the session must not be left without a process
+            except Exception as error:  # any: the session must not be left without a process
                 await self._roll_forward(plan, safety, done is not None, error)
                 raise RestoreFailed(
                     f"The restore of #{plan.target.number} failed: {error} "
@@ -294,7 +295,7 @@ class Restorer:
             raise RestoreFailed(f"The restore of #{plan.target.number} failed: {cause}.{problem}")
 
     def _keep_aside(self, safety: Taken, done: RestoreResult) -> None:
-        """What was replaced though the safety snapshot did not hold it belongs to that checkpoint."""
+        """What was replaced and not in the safety snapshot belongs to that checkpoint too."""
         session = self._session
         aside = Capture(
             "filesystem",
@@ -311,7 +312,9 @@ class Restorer:
     def _progress(self, plan: Plan, step: str) -> None:
         session = self._session
         session.events.publish(
-            "restore_progress", checkpoint={"id": plan.target.id, "number": plan.target.number}, step=step
+            "restore_progress",
+            checkpoint={"id": plan.target.id, "number": plan.target.number},
+            step=step,
         )
 
     def _result(

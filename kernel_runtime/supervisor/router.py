@@ -249,7 +249,11 @@ class Router:
         )
 
     def _on_reply(
-        self, identities: list[bytes], header: dict[str, Any], parent: dict[str, Any], rest: list[bytes]
+        self,
+        identities: list[bytes],
+        header: dict[str, Any],
+        parent: dict[str, Any],
+        rest: list[bytes],
     ) -> None:
         request = self._request_of(parent)
         if request is None:

@@ -1,4 +1,4 @@
-"""One kernel's session: its parts, and how its executor comes and goes. Owns no policy of its own."""
+"""One kernel's session: its parts, and how its executor comes and goes. Owns no policy."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class Session:
 
     def background(self, work: Any) -> asyncio.Task[Any]:
         """Run a coroutine; its failure is logged, never lost."""
-        task = asyncio.ensure_future(work)
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._tasks.add(task)
 
         def done(task: asyncio.Task[Any]) -> None:

@@ -85,7 +85,10 @@ def test_01_papermill(kernelspec, tmp_path):
     nbformat.write(nb, work / "in.ipynb")
     subprocess.run(
         [sys.executable, "-m", "papermill", "in.ipynb", "out.ipynb", "-k", kernelspec],
-        cwd=work, check=True, capture_output=True, timeout=90,
+        cwd=work,
+        check=True,
+        capture_output=True,
+        timeout=90,
     )
     check_run(nbformat.read(work / "out.ipynb", 4))
 
@@ -96,7 +99,10 @@ def test_01_jupyter_console(kernelspec, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "jupyter_console", "--kernel", kernelspec, "--simple-prompt"],
         input="x = 1\nx = 2\n%restore 1\nprint('x is', x)\nexit\n",
-        cwd=work, capture_output=True, text=True, timeout=90,
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=90,
     )
     assert "x is 1" in done.stdout, done
 
@@ -163,8 +169,8 @@ def test_07_widgets_of_one_side_only(notebook):
     assert new_id in closed and len(closed) >= 3
     later = cell.messages + notebook.settle()
     opened = [m for m in later if m["msg_type"] == "comm_open"]
-    assert [m["content"]["data"]["state"]["value"] for m in opened
-            if m["content"]["comm_id"] == old_id] == [1]
+    old = [m["content"]["data"] for m in opened if m["content"]["comm_id"] == old_id]
+    assert [data["state"]["value"] for data in old] == [1]
     client = notebook.client
     msg_id = client.comm_info()
     while (reply := client.get_shell_msg(timeout=20))["parent_header"]["msg_id"] != msg_id:
@@ -257,14 +263,16 @@ def test_13_a_thread_of_the_left_timeline_is_silent(notebook):
     time.sleep(1)
     restore = notebook.run("%restore 1")
     late = [m for m in notebook.settle(1.5) if m["msg_type"] == "stream"]
-    assert not [m for m in late if m["parent_header"]["msg_id"] not in (started.msg_id, restore.msg_id)]
+    known = (started.msg_id, restore.msg_id)
+    assert not [m for m in late if m["parent_header"]["msg_id"] not in known]
     first = notebook.run(
         "p = get_ipython().get_parent(); t = threading.Thread(target=job, args=(p, 'B', 3))\n"
         "t.start(); time.sleep(.2)"
     )
     assert notebook.run('t.join(); print("joined")').out == "joined"
     texts = "".join(
-        m["content"]["text"] for m in first.messages + notebook.unclaimed
+        m["content"]["text"]
+        for m in first.messages + notebook.unclaimed
         if m["msg_type"] == "stream" and m["parent_header"]["msg_id"] == first.msg_id
     )
     assert texts == "B 0\nB 1\nB 2\n"
@@ -273,7 +281,9 @@ def test_13_a_thread_of_the_left_timeline_is_silent(notebook):
 
 def test_14_output_of_c_code_and_children_after_a_restore(notebook):
     notebook.run("import os, ctypes, subprocess, sys\nx = 1")
-    notebook.run("x = 2\nsubprocess.Popen('sleep 1; while true; do echo left; sleep .2; done', shell=True)")
+    notebook.run(
+        "x = 2\nsubprocess.Popen('sleep 1; while true; do echo left; sleep .2; done', shell=True)"
+    )
     for _ in range(2):
         notebook.run("%restore 1")
         cell = notebook.run(
@@ -315,8 +325,11 @@ def test_19_counts_in_and_out_go_back_with_the_process(notebook):
     notebook.cells("40 + 1", "40 + 2", "%restore 1")
     cell = notebook.run("40 + 4")
     assert cell.result == "44" and cell.count == 2
-    counts = {m["content"]["execution_count"] for m in cell.messages
-              if m["msg_type"] in ("execute_input", "execute_result")}
+    counts = {
+        m["content"]["execution_count"]
+        for m in cell.messages
+        if m["msg_type"] in ("execute_input", "execute_result")
+    }
     assert counts == {2}
     cell = notebook.run("print(_, _1, sorted(Out), len(In), In[-1][:5])")
     assert cell.out == "44 41 [1, 2] 4 print" and cell.count == 3

@@ -16,7 +16,8 @@ def test_02_ignored_and_untracked_results(notebook):
         '%checkpoint "have results"'
     )
     notebook.run(
-        'Path("output/run1.jsonl").write_text("spoilt\\n"); Path("output/run2.jsonl").write_text("r2\\n")\n'
+        'Path("output/run1.jsonl").write_text("spoilt\\n")\n'
+        'Path("output/run2.jsonl").write_text("r2\\n")\n'
         'Path(".gitignore").write_text(""); Path("w.npy").unlink()'
     )
     notebook.run('%restore "have results"')

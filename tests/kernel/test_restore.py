@@ -35,14 +35,17 @@ def test_undo_of_undo(notebook):
 
 
 def test_the_same_checkpoint_a_second_and_a_hundredth_time(notebook):
-    notebook.run("import threading, time\nx = []\ne = threading.Event()\n"
-                 "t = threading.Thread(target=e.wait); t.start()")
+    notebook.run(
+        "import threading, time\nx = []\ne = threading.Event()\n"
+        "t = threading.Thread(target=e.wait); t.start()"
+    )
     tids = notebook.run("sorted(__import__('os').listdir('/proc/self/task'))", silent=False).result
     for turn in range(100):
         notebook.command("restore", checkpoint=1)
         if turn % 20 == 0:
             assert notebook.run("x.append(1); print(x, t.is_alive())").out == "[1] True"
-            assert notebook.run("sorted(__import__('os').listdir('/proc/self/task'))").result == tids
+            now = notebook.run("sorted(__import__('os').listdir('/proc/self/task'))").result
+            assert now == tids
     assert notebook.run("e.set(); t.join(5); print(t.is_alive())").out == "False"
 
 
@@ -234,7 +237,8 @@ def test_a_file_that_cannot_be_written_refuses_the_restore(notebook, ability):
     try:
         failed = notebook.run("%restore 1", ok=False)
         assert failed.status == "error" and "keep.txt" in failed.error
-        assert notebook.run("print(x, open('keep.txt').read(), open('new.txt').read())").out == "2 2 new"
+        cell = notebook.run("print(x, open('keep.txt').read(), open('new.txt').read())")
+        assert cell.out == "2 2 new"
     finally:
         os.system(f"chattr -i '{target}'")
     notebook.run("%restore 1")
@@ -254,7 +258,8 @@ def test_a_restore_by_another_client_interrupts_the_cell(notebook):
 def test_a_cell_that_ignores_interrupts(notebook):
     notebook.run("x = 1")
     msg_id = notebook.send(
-        "import time\nx = 2\nwhile True:\n    try: time.sleep(60)\n    except KeyboardInterrupt: pass"
+        "import time\nx = 2\nwhile True:\n"
+        "    try: time.sleep(60)\n    except KeyboardInterrupt: pass"
     )
     time.sleep(0.5)
     assert notebook.refused("restore", checkpoint=1)["ename"] == "RestoreRefused"
@@ -287,7 +292,8 @@ def test_bad_requests(notebook):
 def test_environment_cwd_umask_and_handlers(notebook):
     notebook.run(
         "import os, signal, warnings\nos.mkdir('sub'); os.chdir('sub'); os.umask(0o027)\n"
-        "os.environ['TT'] = '1'\nsignal.signal(signal.SIGUSR1, lambda *a: hits.append(1)); hits = []"
+        "os.environ['TT'] = '1'\n"
+        "signal.signal(signal.SIGUSR1, lambda *a: hits.append(1)); hits = []"
     )
     notebook.run(
         "os.chdir('..'); os.umask(0o022); os.environ['TT'] = '2'; os.rmdir('sub')\n"
@@ -304,7 +310,8 @@ def test_environment_cwd_umask_and_handlers(notebook):
 def test_asyncio_tasks_and_timers_go_on(notebook):
     notebook.run(
         "import asyncio\nn = 0\nfired = []\n"
-        "async def tick():\n    global n\n    while True:\n        n += 1; await asyncio.sleep(.02)\n"
+        "async def tick():\n    global n\n    while True:\n"
+        "        n += 1; await asyncio.sleep(.02)\n"
         "task = asyncio.ensure_future(tick())\n"
         "asyncio.get_running_loop().call_later(0.8, fired.append, 1)",
         timeout=20,
@@ -332,7 +339,10 @@ def test_a_file_locked_by_a_notebook_is_free_when_it_closes_it(notebook):
         "try: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print('free')\n"
         "except OSError: print('locked')"
     )
-    probe = f"import subprocess, sys; print(subprocess.run([sys.executable, '-c', {other!r}], capture_output=True, text=True).stdout.strip())"
+    probe = (
+        f"import subprocess, sys; command = [sys.executable, '-c', {other!r}]\n"
+        "print(subprocess.run(command, capture_output=True, text=True).stdout.strip())"
+    )
     assert notebook.run(probe).out == "free"
     notebook.run("%restore 1")
     assert notebook.run(probe).out == "locked"

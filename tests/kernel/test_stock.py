@@ -64,9 +64,8 @@ def test_shell_commands_and_magics(notebook):
 
 
 def test_rich_display_pandas_and_matplotlib(notebook):
-    assert "text/html" in notebook.run(
-        "import pandas as pd; pd.DataFrame({'a': [1]})"
-    ).of_type("execute_result")[0]["content"]["data"]
+    cell = notebook.run("import pandas as pd; pd.DataFrame({'a': [1]})")
+    assert "text/html" in cell.of_type("execute_result")[0]["content"]["data"]
     cell = notebook.run(
         "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()"
     )
@@ -165,7 +164,8 @@ def test_interrupt_by_signal_and_while_idle(notebook):
 def test_tasks_live_on_between_cells(notebook):
     notebook.run(
         "import asyncio\nn = 0\n"
-        "async def tick():\n    global n\n    while True:\n        n += 1; await asyncio.sleep(.01)\n"
+        "async def tick():\n    global n\n    while True:\n"
+        "        n += 1; await asyncio.sleep(.01)\n"
         "task = asyncio.ensure_future(tick())"
     )
     first = int(notebook.run("import asyncio; await asyncio.sleep(.2); n").result)
@@ -193,10 +193,8 @@ def test_comms_and_widgets(notebook):
     comm_id = notebook.run("w.comm.comm_id").result.strip("'")
     assert comm_id in opened
     client = notebook.client
-    message = client.session.msg(
-        "comm_msg",
-        {"comm_id": comm_id, "data": {"method": "update", "state": {"value": 7}, "buffer_paths": []}},
-    )
+    data = {"method": "update", "state": {"value": 7}, "buffer_paths": []}
+    message = client.session.msg("comm_msg", {"comm_id": comm_id, "data": data})
     client.shell_channel.send(message)
     assert notebook.run("w.value").result == "7"
     client.shell_channel.send(client.session.msg("comm_msg", {"comm_id": "no such", "data": {}}))
@@ -213,12 +211,8 @@ def test_a_comm_message_reaches_an_asynchronous_cell(notebook):
     )
     later = notebook.send("print('after')")
     client = notebook.client
-    client.shell_channel.send(
-        client.session.msg(
-            "comm_msg",
-            {"comm_id": comm_id, "data": {"method": "update", "state": {"value": 4}, "buffer_paths": []}},
-        )
-    )
+    data = {"method": "update", "state": {"value": 4}, "buffer_paths": []}
+    client.shell_channel.send(client.session.msg("comm_msg", {"comm_id": comm_id, "data": data}))
     assert notebook.wait(msg_id).out == "wait\ngot 4"
     assert notebook.wait(later).out == "after"
 
@@ -237,9 +231,7 @@ def test_threads_print_into_the_cell_they_are_pinned_to(notebook):
     done = notebook.wait(second)
     assert done.out == "joined"
     late = [m for m in notebook.unclaimed if m["msg_type"] == "stream"]
-    texts = "".join(
-        m["content"]["text"] for m in late if m["parent_header"]["msg_id"] == first
-    )
+    texts = "".join(m["content"]["text"] for m in late if m["parent_header"]["msg_id"] == first)
     assert texts == "B 0\nB 1\nB 2\n"
 
 
@@ -260,7 +252,8 @@ def test_usage_request(notebook):
 
 
 def test_debug_and_unknown_requests_are_answered(notebook):
-    assert notebook.control("debug_request", {"command": "initialize", "seq": 1})["success"] is False
+    reply = notebook.control("debug_request", {"command": "initialize", "seq": 1})
+    assert reply["success"] is False
 
 
 def test_atexit_runs_and_nothing_is_left(start_notebook, tmp_path):
@@ -273,7 +266,7 @@ def test_atexit_runs_and_nothing_is_left(start_notebook, tmp_path):
     assert len(family) >= 3
     notebook.manager.shutdown_kernel()
     assert (notebook.cwd / "bye").exists()
-    gone, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive
     assert list((tmp_path / "r").iterdir()) == []
 
@@ -283,7 +276,7 @@ def test_kill_of_the_supervisor_leaves_nothing(start_notebook, tmp_path):
     notebook.run("import subprocess; p = subprocess.Popen(['sleep', '1000'])")
     family = psutil.Process(notebook.pid).children(recursive=True)
     os.kill(notebook.pid, signal.SIGKILL)
-    gone, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive
     assert not [p for p in (tmp_path / "r").iterdir() if p.name.startswith("timetravel")]
 
@@ -315,3 +308,11 @@ def test_the_connection_key_does_not_reach_user_code(notebook):
         "print(get_ipython().kernel.session.key, any('kernel-' in v for v in sys.argv))"
     )
     assert cell.out == "b'' False"
+
+
+def test_mangled_messages_stop_no_channel(notebook):
+    for channel in (notebook.client.shell_channel, notebook.client.control_channel):
+        channel.socket.send_multipart([b"<IDS|MSG>", b"bad", b"{}", b"{}", b"{}", b"{}"])
+        channel.socket.send_multipart([b"junk"])
+    assert notebook.run("print('fine')").out == "fine"
+    assert notebook.control("kernel_info_request", {})["status"] == "ok"
