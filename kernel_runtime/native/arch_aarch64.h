@@ -1,0 +1,113 @@
+/* arch_aarch64.h: 64-bit Arm with glibc. System call number in x8, arguments in x0 to x5, result in
+ * x0 (Linux, arch/arm64; syscall(2)). */
+#ifndef TT_ARCH_AARCH64_H
+#define TT_ARCH_AARCH64_H
+
+#include <stdint.h>
+#include <sys/syscall.h>
+
+#define TT_THREADS 1
+#define TT_RSEQ_SIGNATURE 0xd428bc00
+#define TT_SA_RESTORER 0 /* the vdso has the return address */
+#define TT_GCS_STATUS 74 /* PR_GET_SHADOW_STACK_STATUS */
+
+static inline long tt_syscall(long n, long a, long b, long c, long d, long e, long f) {
+  register long x8 __asm__("x8") = n;
+  register long x0 __asm__("x0") = a;
+  register long x1 __asm__("x1") = b;
+  register long x2 __asm__("x2") = c;
+  register long x3 __asm__("x3") = d;
+  register long x4 __asm__("x4") = e;
+  register long x5 __asm__("x5") = f;
+  __asm__ volatile("svc #0"
+                   : "+r"(x0)
+                   : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                   : "memory", "cc");
+  return x0;
+}
+
+/* See arch_x86_64.h. */
+static inline long tt_clone_leave(long call, long a, long b, long c, long d, long e) {
+  register long x8 __asm__("x8") = call;
+  register long x0 __asm__("x0") = a;
+  register long x1 __asm__("x1") = b;
+  register long x2 __asm__("x2") = c;
+  register long x3 __asm__("x3") = d;
+  register long x4 __asm__("x4") = e;
+  __asm__ volatile(
+      "svc #0\n\t"
+      "cmp x0, #0\n\t"
+      "b.le 1f\n"
+      "2:\n\t"
+      "mov x8, %[exit]\n\t"
+      "mov x0, #0\n\t"
+      "svc #0\n\t"
+      "b 2b\n"
+      "1:"
+      : "+r"(x0), "+r"(x8)
+      : "r"(x1), "r"(x2), "r"(x3), "r"(x4), [exit] "i"(SYS_exit_group)
+      : "memory", "cc");
+  return x0;
+}
+
+/* See arch_x86_64.h. */
+static inline long tt_clone_call(long call, long a, long b, long c, long d, long e,
+                                 void (*fn)(void *), void *arg) {
+  register long x8 __asm__("x8") = call;
+  register long x0 __asm__("x0") = a;
+  register long x1 __asm__("x1") = b;
+  register long x2 __asm__("x2") = c;
+  register long x3 __asm__("x3") = d;
+  register long x4 __asm__("x4") = e;
+  register void *x20 __asm__("x20") = arg;
+  register void (*x21)(void *) __asm__("x21") = fn;
+  __asm__ volatile(
+      "svc #0\n\t"
+      "cbnz x0, 1f\n\t"
+      "mov x29, #0\n\t"
+      "mov x30, #0\n\t"
+      "mov x0, x20\n\t"
+      "blr x21\n\t"
+      "brk #0\n"
+      "1:"
+      : "+r"(x0)
+      : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x20), "r"(x21)
+      : "memory", "cc", "x30");
+  return x0;
+}
+
+/* struct rt_sigframe of arch/arm64/kernel/signal.c: siginfo (128 bytes), then the ucontext. */
+__attribute__((noreturn)) static inline void tt_sigreturn(void *ucontext) {
+  register long x8 __asm__("x8") = SYS_rt_sigreturn;
+  __asm__ volatile(
+      "mov sp, %0\n\t"
+      "svc #0\n\t"
+      "brk #0"
+      :
+      : "r"((char *)ucontext - 128), "r"(x8)
+      : "memory");
+  __builtin_unreachable();
+}
+
+static inline void tt_restorer(void) {}
+
+/* order of the last two arguments of clone(2) differs by machine */
+#define TT_CLONE_ARGS(flags, stack, ctid, tls) (flags), (stack), 0L, (tls), (ctid)
+
+static inline uintptr_t tt_thread_pointer(void) {
+  uintptr_t v;
+  __asm__ volatile("mrs %0, tpidr_el0" : "=r"(v));
+  return v;
+}
+
+static inline uintptr_t tt_extra_register(void) { return 0; }
+static inline void tt_set_extra_register(uintptr_t v) { (void)v; }
+
+/* With a guarded control stack a thread cannot sigreturn from a frame that it did not receive. */
+static inline const char *tt_unsupported(void) {
+  unsigned long status = 0;
+  long r = tt_syscall(SYS_prctl, TT_GCS_STATUS, (long)&status, 0, 0, 0, 0);
+  return r == 0 && (status & 1) ? "guarded control stacks are enabled" : 0;
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* arch_x86_64.h: x86-64 with glibc. System calls clobber rcx and r11; arguments in rdi, rsi, rdx,
+ * r10, r8, r9 (System V ABI, AMD64 supplement, A.2.1). */
+#ifndef TT_ARCH_X86_64_H
+#define TT_ARCH_X86_64_H
+
+#include <stdint.h>
+#include <sys/syscall.h>
+
+#define TT_THREADS 1
+#define TT_RSEQ_SIGNATURE 0x53053053
+#define TT_SA_RESTORER 0x04000000
+#define TT_ARCH_SHSTK_STATUS 0x5005
+#define TT_ARCH_SET_GS 0x1001
+#define TT_ARCH_GET_FS 0x1003
+#define TT_ARCH_GET_GS 0x1004
+
+static inline long tt_syscall(long n, long a, long b, long c, long d, long e, long f) {
+  long r;
+  register long r10 __asm__("r10") = d;
+  register long r8 __asm__("r8") = e;
+  register long r9 __asm__("r9") = f;
+  __asm__ volatile("syscall"
+                   : "=a"(r)
+                   : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                   : "rcx", "r11", "memory");
+  return r;
+}
+
+/* clone or clone3 (call, with its first five arguments) for a child that shares our memory and goes
+ * on with this very stack: returns 0 in the child, -errno when there is none. The parent ends here
+ * and uses registers only, as the stack belongs to the child by now. */
+static inline long tt_clone_leave(long call, long a, long b, long c, long d, long e) {
+  long r;
+  register long r10 __asm__("r10") = d;
+  register long r8 __asm__("r8") = e;
+  __asm__ volatile(
+      "syscall\n\t"
+      "test %%rax, %%rax\n\t"
+      "jle 1f\n"
+      "2:\n\t"
+      "mov %[exit], %%eax\n\t"
+      "xor %%edi, %%edi\n\t"
+      "syscall\n\t"
+      "jmp 2b\n"
+      "1:"
+      : "=a"(r), "+D"(a)
+      : "a"(call), "S"(b), "d"(c), "r"(r10), "r"(r8), [exit] "i"(SYS_exit_group)
+      : "rcx", "r11", "memory");
+  return r;
+}
+
+/* clone or clone3 for a task that starts on a stack of its own, there calls fn(arg), which never
+ * returns. call and its first five arguments as in tt_clone_leave. Returns the id or -errno. */
+static inline long tt_clone_call(long call, long a, long b, long c, long d, long e,
+                                 void (*fn)(void *), void *arg) {
+  long r;
+  register long r10 __asm__("r10") = d;
+  register long r8 __asm__("r8") = e;
+  register void *r12 __asm__("r12") = arg;
+  register void (*r13)(void *) __asm__("r13") = fn;
+  __asm__ volatile(
+      "syscall\n\t"
+      "test %%rax, %%rax\n\t"
+      "jnz 1f\n\t"
+      "xor %%ebp, %%ebp\n\t"
+      "mov %%r12, %%rdi\n\t"
+      "call *%%r13\n\t"
+      "hlt\n"
+      "1:"
+      : "=a"(r)
+      : "a"(call), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r12), "r"(r13)
+      : "rcx", "r11", "memory");
+  return r;
+}
+
+/* The kernel finds the frame of rt_sigreturn right at the stack pointer: pretcode was popped. */
+__attribute__((noreturn)) static inline void tt_sigreturn(void *ucontext) {
+  __asm__ volatile(
+      "mov %0, %%rsp\n\t"
+      "mov %1, %%eax\n\t"
+      "syscall\n\t"
+      "hlt"
+      :
+      : "r"(ucontext), "i"(SYS_rt_sigreturn)
+      : "memory");
+  __builtin_unreachable();
+}
+
+/* Return address of our signal handler. */
+__attribute__((naked, unused)) static void tt_restorer(void) {
+  __asm__("mov $15, %eax\n\tsyscall"); /* rt_sigreturn; a naked function takes no operands */
+}
+
+/* order of the last two arguments of clone(2) differs by machine */
+#define TT_CLONE_ARGS(flags, stack, ctid, tls) (flags), (stack), 0L, (ctid), (tls)
+
+static inline uintptr_t tt_thread_pointer(void) {
+  uintptr_t v = 0;
+  tt_syscall(SYS_arch_prctl, TT_ARCH_GET_FS, (long)&v, 0, 0, 0, 0);
+  return v;
+}
+
+/* A second per-thread register that neither clone nor sigreturn gives back: the gs base. */
+static inline uintptr_t tt_extra_register(void) {
+  uintptr_t v = 0;
+  tt_syscall(SYS_arch_prctl, TT_ARCH_GET_GS, (long)&v, 0, 0, 0, 0);
+  return v;
+}
+
+static inline void tt_set_extra_register(uintptr_t v) {
+  if (v) tt_syscall(SYS_arch_prctl, TT_ARCH_SET_GS, (long)v, 0, 0, 0, 0);
+}
+
+/* With user shadow stacks a thread cannot sigreturn from a frame that it did not receive. */
+static inline const char *tt_unsupported(void) {
+  uint64_t features = 0;
+  long r = tt_syscall(SYS_arch_prctl, TT_ARCH_SHSTK_STATUS, (long)&features, 0, 0, 0, 0);
+  return r == 0 && (features & 1) ? "user shadow stacks are enabled" : 0;
+}
+
+#endif

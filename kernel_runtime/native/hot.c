@@ -1,0 +1,124 @@
+/* hot.c: see hot.h. A page that only one process maps has bit 56 set in /proc/PID/pagemap
+ * (Documentation/admin-guide/mm/pagemap.rst). A fork makes every page shared, so whatever is not
+ * shared was written after it. */
+#include "hot.h"
+
+#include <poll.h>
+#include <sys/resource.h>
+
+#include "memory.h"
+
+#define UNIT ((uintptr_t)2 << 20)
+#define PRESENT (1ull << 63)
+#define EXCLUSIVE (1ull << 56)
+#define STEP_UNITS 8 /* 16 MiB between two looks at the socket */
+#define HELPER_STACK 16384
+
+struct tt_hot { /* a run of units, clipped to its mapping */
+  struct tt_hot *next;
+  uintptr_t start, end;
+};
+
+static int add(struct tt_state *state, uintptr_t start, uintptr_t end) {
+  struct tt_hot *h = state->hot;
+  state->freeze->hot_bytes += end - start;
+  if (h && h->end == start) {
+    h->end = end;
+    return 0;
+  }
+  h = tt_alloc(&state->arena, sizeof *h);
+  if (!h) return -ENOMEM;
+  h->start = start;
+  h->end = end;
+  h->next = state->hot;
+  state->hot = h;
+  return 0;
+}
+
+static int sample(struct tt_state *state, int pagemap, uintptr_t start, uintptr_t end) {
+  for (uintptr_t at = start; at < end;) {
+    uintptr_t next = (at + UNIT) & ~(UNIT - 1);
+    uint64_t entry = 0;
+    if (next > end) next = end;
+    SC(SYS_pread64, pagemap, &entry, sizeof entry, at / tt_page * sizeof entry);
+    if (entry & PRESENT && entry & EXCLUSIVE) {
+      int error = add(state, at, next);
+      if (error) return error;
+    }
+    at = next;
+  }
+  return 0;
+}
+
+int tt_hot_sample(struct tt_state *state) {
+  struct tt_text text = {state->maps_text.data, state->maps_text.data + state->maps_text.size};
+  struct tt_maps_line m;
+  uint64_t least = state->freeze->hot_min;
+  if (!least) return 0;
+  int pagemap = tt_open("/proc/self/pagemap", O_RDONLY), error = 0;
+  if (pagemap < 0) return 0; /* not there: then nothing is known to be hot */
+  while (!error && tt_maps_next(&text, &m))
+    if (!m.shared && !m.ino && m.prot & PROT_WRITE && m.prot & PROT_READ &&
+        m.end - m.start >= least)
+      error = sample(state, pagemap, m.start, m.end);
+  tt_close(pagemap);
+  return error;
+}
+
+/* --- in the frozen process ------------------------------------------------------------------ */
+
+struct unsharing {
+  struct tt_state *state;
+  uint64_t budget, done;
+  uint32_t stop, running; /* atomic */
+  int pagemap;
+};
+
+static void touch(struct unsharing *u, uintptr_t start, uintptr_t end) {
+  uint64_t entries[512];
+  for (uintptr_t at = start; at < end && u->done < u->budget;) {
+    size_t pages = (end - at) / tt_page;
+    if (pages > 512) pages = 512;
+    long n = SC(SYS_pread64, u->pagemap, entries, pages * 8, at / tt_page * 8);
+    if (n <= 0) return;
+    for (size_t i = 0; i < pages && u->done < u->budget; i++)
+      if (entries[i] & PRESENT && !(entries[i] & EXCLUSIVE)) {
+        __atomic_fetch_or((char *)(at + i * tt_page), 0, __ATOMIC_RELAXED);
+        u->done += tt_page;
+      }
+    at += pages * tt_page;
+  }
+}
+
+static void unshare_units(void *arg) {
+  struct unsharing *u = arg;
+  SC(SYS_setpriority, PRIO_PROCESS, 0, 19);
+  for (struct tt_hot *h = u->state->hot; h && u->done < u->budget; h = h->next)
+    for (uintptr_t at = h->start; at < h->end && u->done < u->budget;) {
+      uintptr_t next = h->end - at > STEP_UNITS * UNIT ? at + STEP_UNITS * UNIT : h->end;
+      if (__atomic_load_n(&u->stop, __ATOMIC_ACQUIRE)) goto out;
+      touch(u, at, next);
+      at = next;
+    }
+out:
+  for (;;) SC(SYS_exit, 0);
+}
+
+/* A thread, as a process cannot lower its own nice value again. */
+uint64_t tt_hot_unshare(struct tt_state *state, uint64_t budget, int listen_fd) {
+  struct unsharing u = {state, budget, 0, 0, 0, -1};
+  if (!state->hot || !budget) return 0;
+  u.pagemap = tt_open("/proc/self/pagemap", O_RDONLY);
+  long stack = tt_map_memory(HELPER_STACK);
+  if (u.pagemap >= 0 && !tt_failed(stack) &&
+      tt_thread_start(unshare_units, &u, (char *)stack + HELPER_STACK, &u.running) == 0)
+    while (__atomic_load_n(&u.running, __ATOMIC_ACQUIRE)) {
+      struct pollfd someone = {listen_fd, POLLIN, 0};
+      struct timespec now = {0, 0}, soon = {0, 2000000};
+      if (SC(SYS_ppoll, &someone, 1, &now, 0) > 0) __atomic_store_n(&u.stop, 1, __ATOMIC_RELEASE);
+      SC(SYS_futex, &u.running, 0, 1, &soon); /* FUTEX_WAIT: the kernel wakes it as a shared one */
+    }
+  tt_close(u.pagemap);
+  if (!tt_failed(stack)) SC(SYS_munmap, stack, HELPER_STACK);
+  return u.done;
+}

@@ -1,0 +1,242 @@
+/* maps.c: shared mappings: recipes at the freeze, placeholders while frozen, mapped again at the
+ * wake. See memory.h. */
+#include "memory.h"
+#include "objects.h"
+
+static uint64_t device_number(uint64_t major, uint64_t minor) { /* as st_dev has it; makedev(3) */
+  return (minor & 0xff) | (major & 0xfff) << 8 | (minor & ~0xffull) << 12 |
+         (major & ~0xfffull) << 32;
+}
+
+/* "7f..-7f.. rw-s 00000000 00:01 1234      /path" (proc_pid_maps(5)) */
+int tt_maps_next(struct tt_text *text, struct tt_maps_line *m) {
+  struct tt_text line;
+  if (!tt_text_line(text, &line)) return 0;
+  m->start = tt_text_hex(&line);
+  tt_text_skip(&line, "-");
+  m->end = tt_text_hex(&line);
+  struct tt_text perms = tt_text_word(&line);
+  m->prot = m->shared = 0;
+  for (; perms.at < perms.end; perms.at++) {
+    m->prot |= *perms.at == 'r'   ? PROT_READ
+               : *perms.at == 'w' ? PROT_WRITE
+               : *perms.at == 'x' ? PROT_EXEC
+                                  : 0;
+    m->shared |= *perms.at == 's';
+  }
+  m->offset = tt_text_hex(&line);
+  uint64_t major = tt_text_hex(&line);
+  tt_text_skip(&line, ":");
+  m->dev = device_number(major, tt_text_hex(&line));
+  m->ino = tt_text_number(&line);
+  tt_text_blanks(&line);
+  m->path = line;
+  return 1;
+}
+
+/* --- describing ------------------------------------------------------------------------------ */
+
+static int starts(struct tt_text text, const char *prefix) { return tt_text_skip(&text, prefix); }
+
+static void report_path(struct tt_state *state, const char *kind, const struct tt_maps_line *m,
+                        const char *detail) {
+  struct tt_note subject = {{0}, 0};
+  tt_note_bytes(&subject, m->path.at, (size_t)(m->path.end - m->path.at));
+  tt_report(&state->report, kind, subject.text, detail);
+}
+
+/* Which kind of object a shared mapping is of; -1: a file to be mapped again by its path; -2: one
+ * that cannot be. */
+static int object_kind(struct tt_state *state, const struct tt_maps_line *m) {
+  if (starts(m->path, "/dev/zero (deleted)")) return TT_OBJECT_ANONYMOUS;
+  if (starts(m->path, "/SYSV")) {
+    report_path(state, "memory", m, "a System V segment: kept, but as memory of this process only");
+    return TT_OBJECT_ANONYMOUS;
+  }
+  if (starts(m->path, "/anon_hugepage")) {
+    report_path(state, "memory", m, "shared huge pages: kept in ordinary pages");
+    return TT_OBJECT_ANONYMOUS;
+  }
+  if (starts(m->path, "/[aio]")) {
+    report_path(state, "aio", m, "asynchronous I/O contexts are not brought back");
+    return -2;
+  }
+  if (starts(m->path, "/memfd:")) return TT_OBJECT_MEMFD;
+  if (starts(m->path, "/dev/shm/") && !tt_text_ends(m->path, " (deleted)")) return TT_OBJECT_SHM;
+  if (starts(m->path, "/dev/")) {
+    if (!tt_text_ends(m->path, " (deleted)")) {
+      report_path(state, starts(m->path, "/dev/nvidia") ? "cuda" : "device", m,
+                  "a device's memory is not mapped again");
+      return -2;
+    }
+  }
+  if (!starts(m->path, "/")) {
+    report_path(state, "memory", m, "is not mapped again");
+    return -2;
+  }
+  return tt_text_ends(m->path, " (deleted)") ? TT_OBJECT_DELETED : -1;
+}
+
+/* An object that no descriptor is open on. A named one can be opened; of the others only what is
+ * mapped can be had. */
+static int first_sight(struct tt_state *state, struct tt_object *o) {
+  struct stat st;
+  if (o->kind != TT_OBJECT_SHM) return 0;
+  int fd = tt_open(o->path, O_RDONLY | O_NOFOLLOW), error = 0;
+  if (fd >= 0 && SC(SYS_fstat, fd, &st) == 0 && st.st_ino == o->ino) {
+    error = tt_object_copy(state, o, fd);
+    o->whole = 1;
+  }
+  tt_close(fd);
+  return error;
+}
+
+static int describe_object(struct tt_state *state, struct tt_map *map, const struct tt_maps_line *m,
+                           enum tt_object_kind kind) {
+  struct tt_object *o = tt_object_find(state, m->dev, m->ino);
+  if (!o) {
+    o = tt_object_add(state, kind, m->dev, m->ino, m->path);
+    if (!o) return -ENOMEM;
+    int error = first_sight(state, o);
+    if (error) return error;
+  }
+  map->object = o;
+  if (o->whole) return 0;
+  uint64_t size = map->offset + (map->end - map->start);
+  if (size > o->size) o->size = size;
+  return tt_object_copy_mapped(state, o, map);
+}
+
+static int describe(struct tt_state *state, const struct tt_maps_line *m) {
+  struct tt_map *map = tt_alloc(&state->arena, sizeof *map);
+  if (!map) return -ENOMEM;
+  map->start = m->start;
+  map->end = m->end;
+  map->prot = m->prot;
+  map->offset = m->offset;
+  map->next = state->maps;
+  state->maps = map;
+  int kind = object_kind(state, m);
+  if (kind >= 0) return describe_object(state, map, m, (enum tt_object_kind)kind);
+  if (kind == -1) {
+    map->path = tt_copy_text(&state->arena, m->path.at, (size_t)(m->path.end - m->path.at));
+    if (!map->path) return -ENOMEM;
+  }
+  return 0;
+}
+
+int tt_maps_describe(struct tt_state *state) {
+  struct tt_maps_line m;
+  size_t capacity;
+  int error;
+  do { /* again when the buffer has moved meanwhile: it is in the text, too */
+    capacity = state->text.capacity;
+    error = tt_slurp(state, "/proc/self/maps");
+  } while (!error && state->text.capacity != capacity);
+  struct tt_buffer whole = state->text; /* kept: tt_regions_find compares with it */
+  state->text = state->maps_text;
+  state->maps_text = whole;
+  struct tt_text text = {whole.data, whole.data + whole.size};
+  while (!error && tt_maps_next(&text, &m))
+    if (m.shared) error = describe(state, &m);
+  /* room for the same text in the frozen process: it must not map anything before it has seen
+   * which regions are missing */
+  if (!error) error = tt_buffer_reserve(&state->text, whole.size + 65536);
+  return error;
+}
+
+/* --- frozen ----------------------------------------------------------------------------------- */
+
+static void hold_place(uintptr_t start, uintptr_t end) {
+  SC(SYS_mmap, start, end - start, PROT_NONE,
+     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+void tt_maps_drop(struct tt_state *state) {
+  for (struct tt_map *m = state->maps; m; m = m->next) hold_place(m->start, m->end);
+}
+
+static void add_region(struct tt_state *state, uintptr_t start, uintptr_t end, int prot) {
+  struct tt_region *r = tt_alloc(&state->arena, sizeof *r);
+  hold_place(start, end);
+  if (!r) return;
+  r->start = start;
+  r->end = end;
+  r->prot = prot;
+  r->next = state->regions;
+  state->regions = r;
+}
+
+void tt_regions_find(struct tt_state *state) {
+  struct tt_maps_line before, now = {0, 0, 0, 0, 0, 0, 0, {0, 0}};
+  if (tt_slurp(state, "/proc/self/maps")) return;
+  struct tt_text old = {state->maps_text.data, state->maps_text.data + state->maps_text.size};
+  struct tt_text ours = tt_slurped(state);
+  while (tt_maps_next(&old, &before)) {
+    uintptr_t at = before.start;
+    while (at < before.end) {
+      while (now.end <= at && tt_maps_next(&ours, &now)) {
+      }
+      uintptr_t next = now.end <= at || now.start > before.end ? before.end : now.start;
+      if (next > at) {
+        if (!before.shared) add_region(state, at, next, before.prot);
+        at = next;
+      } else {
+        at = now.end;
+      }
+    }
+  }
+}
+
+/* --- waking ------------------------------------------------------------------------------- */
+
+static void report_failed(struct tt_state *state, const char *path, long error) {
+  struct tt_note note = {{0}, 0};
+  tt_note(&note, "not mapped again, ");
+  tt_note_error(&note, (int)error);
+  tt_report(&state->report, "memory", path, note.text);
+}
+
+static long map_file(const struct tt_map *m, const char *path, int fd) {
+  int own = fd < 0;
+  if (own) {
+    fd = tt_open(path, m->prot & PROT_WRITE ? O_RDWR : O_RDONLY);
+    if (fd < 0) return fd;
+  }
+  long r =
+      SC(SYS_mmap, m->start, m->end - m->start, m->prot, MAP_SHARED | MAP_FIXED, fd, m->offset);
+  if (own) tt_close(fd);
+  return tt_failed(r) ? r : 0;
+}
+
+/* mremap with an old size of 0 maps the same shared memory a second time (mremap(2)). */
+static long map_anonymous(const struct tt_map *m) {
+  char *from = m->object->made_at + m->offset;
+  if (!m->object->made_at) return -ENOENT;
+  long r = SC(SYS_mremap, from, 0, m->end - m->start, MREMAP_MAYMOVE | MREMAP_FIXED, m->start);
+  if (!tt_failed(r)) r = SC(SYS_mprotect, m->start, m->end - m->start, m->prot);
+  return tt_failed(r) ? r : 0;
+}
+
+void tt_maps_make(struct tt_state *state) {
+  for (struct tt_map *m = state->maps; m; m = m->next) {
+    long r = 0;
+    if (m->object && m->object->kind == TT_OBJECT_ANONYMOUS)
+      r = map_anonymous(m);
+    else if (m->object)
+      r = m->object->made < 0 ? -ENOENT : map_file(m, 0, m->object->made);
+    else if (m->path)
+      r = map_file(m, m->path, -1);
+    if (r) report_failed(state, m->path ? m->path : m->object->path, r);
+  }
+  for (struct tt_region *r = state->regions; r; r = r->next) {
+    struct tt_note subject = {{0}, 0};
+    SC(SYS_mmap, r->start, r->end - r->start, r->prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+       0);
+    tt_note_hex(&subject, r->start);
+    tt_note(&subject, "-");
+    tt_note_hex(&subject, r->end);
+    tt_report(&state->report, "memory", subject.text,
+              "was marked not to be copied (MADV_DONTFORK): zeros now");
+  }
+}

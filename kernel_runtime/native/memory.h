@@ -1,0 +1,33 @@
+/* memory.h: what a clone does not copy by itself: shared mappings and the objects behind them. */
+#ifndef TT_MEMORY_H
+#define TT_MEMORY_H
+
+#include "state.h"
+
+/* The object that a regular file is, when it is one whose contents only we can keep: a memfd, a
+ * deleted file, a file under /dev/shm. Sets desc->kind. 0 or -errno. */
+int tt_object_of_fd(struct tt_state *state, struct tt_desc *desc, const struct stat *st);
+
+/* Recipes for all shared mappings, with the contents of their objects. After the descriptors. */
+int tt_maps_describe(struct tt_state *state);
+
+/* In the frozen process: put placeholders where shared mappings were, so that nothing stays in use
+ * because of us; find the regions that the clone did not copy. */
+void tt_maps_drop(struct tt_state *state);
+void tt_regions_find(struct tt_state *state);
+
+/* In the woken process. Objects before descriptors, mappings after; close when both are done. */
+int tt_objects_make(struct tt_state *state);
+void tt_maps_make(struct tt_state *state);
+void tt_objects_close(struct tt_state *state);
+
+/* One line of /proc/self/maps. path is empty for anonymous memory. */
+struct tt_maps_line {
+  uintptr_t start, end;
+  int prot, shared;
+  uint64_t offset, dev, ino;
+  struct tt_text path;
+};
+int tt_maps_next(struct tt_text *text, struct tt_maps_line *line);
+
+#endif

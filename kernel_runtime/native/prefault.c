@@ -1,0 +1,135 @@
+/* prefault.c: pay the price of copy-on-write while nobody waits.
+ *
+ * After a fork the first write to each page is a fault that copies it. A cell writes much the same
+ * pages as the cell before (reference counts of the interpreter's own objects, some thousand
+ * pages). So the pages that were written since the last fork are noted just before the next one
+ * (tt_pages_note), and made our own again right after it (tt_pages_touch), off the reply's path.
+ *
+ * Pages: /proc/PID/pagemap bit 56, "exclusively mapped" (Documentation/admin-guide/mm/pagemap.rst).
+ * Touching: MADV_POPULATE_WRITE (madvise(2), Linux 5.14), which fails cleanly where another thread
+ * has unmapped a page meanwhile. On older kernels nothing is touched.
+ *
+ * Both are called in the live process by its first thread, with the others running. */
+#include "memory.h"
+#include "timetravel.h"
+
+#include <poll.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#define PRESENT (1ull << 63)
+#define SWAPPED (1ull << 62)
+#define OF_FILE (1ull << 61)
+#define EXCLUSIVE (1ull << 56)
+#define TEXT_MOST ((size_t)8 << 20)
+#define ENTRIES 2048
+#define LOOK_EVERY 256 /* pages between two looks at the descriptor */
+
+struct run {
+  uintptr_t start, end;
+};
+
+static struct {
+  struct run *runs;
+  size_t count, most, pages;
+} noted;
+
+static char *slurp_maps(size_t *size) {
+  int fd = tt_open("/proc/self/maps", O_RDONLY);
+  if (fd < 0) return 0;
+  char *text = 0;
+  size_t room = 0, used = 0;
+  for (;;) {
+    if (room - used < 65536) {
+      size_t more = room ? room * 2 : 1 << 18;
+      long grown = more > TEXT_MOST ? -ENOMEM
+                   : text           ? SC(SYS_mremap, text, room, more, MREMAP_MAYMOVE)
+                                    : tt_map_memory(more);
+      if (tt_failed(grown)) break;
+      text = (char *)grown;
+      room = more;
+    }
+    long n = tt_retry_read(fd, text + used, room - used);
+    if (n <= 0) break;
+    used += (size_t)n;
+  }
+  tt_close(fd);
+  if (text && !used) {
+    SC(SYS_munmap, text, room);
+    return 0;
+  }
+  size[0] = used;
+  size[1] = room;
+  return text;
+}
+
+static void note(uintptr_t at) {
+  if (noted.count && noted.runs[noted.count - 1].end == at) {
+    noted.runs[noted.count - 1].end += tt_page;
+  } else {
+    if (noted.count == noted.most) return;
+    noted.runs[noted.count].start = at;
+    noted.runs[noted.count++].end = at + tt_page;
+  }
+  noted.pages++;
+}
+
+static void look(int pagemap, uintptr_t start, uintptr_t end, size_t most) {
+  static uint64_t entries[ENTRIES];
+  for (uintptr_t at = start; at < end && noted.pages < most;) {
+    size_t pages = (end - at) / tt_page;
+    if (pages > ENTRIES) pages = ENTRIES;
+    long n = SC(SYS_pread64, pagemap, entries, pages * 8, at / tt_page * 8);
+    if (n < 8) return;
+    for (size_t i = 0; i < (size_t)n / 8 && noted.pages < most; i++)
+      if ((entries[i] & (PRESENT | EXCLUSIVE | SWAPPED | OF_FILE)) == (PRESENT | EXCLUSIVE))
+        note(at + i * tt_page);
+    at += (size_t)n / 8 * tt_page;
+  }
+}
+
+int tt_pages_note(uint64_t mapping_most, uint32_t pages_most) {
+  noted.count = noted.pages = 0;
+  if (noted.most < pages_most) {
+    long runs = tt_map_memory(pages_most * sizeof *noted.runs);
+    if (tt_failed(runs)) return (int)runs;
+    if (noted.runs) SC(SYS_munmap, noted.runs, noted.most * sizeof *noted.runs);
+    noted.runs = (struct run *)runs;
+    noted.most = pages_most;
+  }
+  int pagemap = tt_open("/proc/self/pagemap", O_RDONLY);
+  if (pagemap < 0) return pagemap;
+  size_t size[2];
+  char *maps = slurp_maps(size);
+  if (maps) {
+    struct tt_text text = {maps, maps + size[0]};
+    struct tt_maps_line m;
+    while (tt_maps_next(&text, &m) && noted.pages < pages_most)
+      if (!m.shared && (m.prot & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE) &&
+          m.end - m.start < mapping_most)
+        look(pagemap, m.start, m.end, pages_most);
+    SC(SYS_munmap, maps, size[1]);
+  }
+  tt_close(pagemap);
+  return (int)noted.pages;
+}
+
+int tt_pages_touch(int watched_fd) {
+  int touched = 0, since = 0;
+  for (size_t i = 0; i < noted.count; i++) {
+    struct run *r = &noted.runs[i];
+    long error = SC(SYS_madvise, r->start, r->end - r->start, MADV_POPULATE_WRITE);
+    if (error == -EINVAL) break; /* an older kernel */
+    int pages = (int)((r->end - r->start) / tt_page);
+    if (!error) touched += pages;
+    if ((since += pages) >= LOOK_EVERY) {
+      struct pollfd someone = {watched_fd, POLLIN, 0};
+      struct timespec now = {0, 0};
+      since = 0;
+      if (watched_fd >= 0 && SC(SYS_ppoll, &someone, 1, &now, 0) > 0) break;
+    }
+  }
+  noted.count = noted.pages = 0;
+  return touched;
+}

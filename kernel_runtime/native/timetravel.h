@@ -1,0 +1,109 @@
+/* timetravel.h: freeze a process with all of its threads, and wake copies of it.
+ *
+ * The whole interface of libtimetravel.so. Called through ctypes.PyDLL by the executor, and over a
+ * Unix socket by the supervisor. The layout of every structure here is part of the contract: a
+ * change of any of them changes TT_ABI. How it works and what must hold is in docs/native.md. */
+#ifndef TIMETRAVEL_H
+#define TIMETRAVEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TT_ABI 1
+#define TT_EXPORT __attribute__((visibility("default")))
+
+/* Flags of tt_freeze. */
+enum {
+  TT_MOVE = 1,   /* the calling process becomes the frozen one: nothing is copied, no return */
+  TT_NEW_IDS = 2 /* waking never tries to give back the old process and thread ids */
+};
+
+/* Argument of tt_freeze. Times in nanoseconds, sizes in bytes. */
+struct tt_freeze {
+  uint32_t size;          /* in: sizeof(struct tt_freeze) */
+  uint32_t flags;         /* in */
+  int32_t listen_fd;      /* in: listening AF_UNIX SOCK_SEQPACKET socket, for the frozen process */
+  int32_t link_fd;        /* in: -1, or a descriptor that is passed anew with TT_WAKE */
+  int32_t out_fd, err_fd; /* in: same; so is whatever else is open on the same pipe */
+  int32_t supervisor_pid; /* in: who may connect; 0: from outside our pid namespace; -1: any */
+  uint32_t stop_timeout_ms; /* in */
+  uint64_t aside_limit;     /* in: bound for contents copied aside (shared memory, deleted files) */
+  uint64_t hot_min;         /* in: mappings this large are sampled for TT_UNSHARE; 0: none are */
+  int32_t frozen_pid;       /* out, as seen inside */
+  int32_t threads;          /* out: stopped besides the caller */
+  int32_t blocking_tid;     /* out, with -ETIMEDOUT */
+  char blocking_name[16];
+  uint64_t stop_ns, describe_ns, aside_ns, clone_ns, pause_ns; /* out */
+  uint64_t aside_bytes, hot_bytes;                             /* out */
+  uint32_t woken_ids_kept; /* out, in a woken process: 1 = pid and thread ids are the old ones */
+  int32_t frozen_fds;      /* out: descriptors that have a recipe */
+  int32_t reserved[8];
+};
+
+/* Freeze. Only the first thread of a process may call it.
+ *
+ * Returns 0 in the process that goes on; k >= 1 in the process woken for the k-th time; or a
+ * negative errno, and then nothing has happened: the process runs on untouched.
+ *   -EINVAL     wrong size, a bad descriptor, or not called by the thread group leader
+ *   -ETIMEDOUT  a thread did not stop in time: blocking_tid, blocking_name
+ *   -ENOTSUP    threads (or TT_MOVE) on a platform without them, or shadow stacks in use
+ *   -ENOMEM, -EAGAIN, -EMFILE, -EPERM  as given by the kernel
+ *
+ * report receives lines "kind\tsubject\tdetail\n", always ended by a zero byte: what the frozen
+ * process will not bring back (when 0 is returned), what could not be rebuilt (k >= 1), or why the
+ * call failed. Bytes that are not printable ASCII, and '\', are written as \xNN. */
+TT_EXPORT int tt_freeze(struct tt_freeze *f, char *report, size_t report_size);
+
+/* Note the pages of private writable mappings smaller than mapping_most bytes that were written
+ * since the last freeze, pages_most at most; call it just before tt_freeze. Number or -errno. */
+TT_EXPORT int tt_pages_note(uint64_t mapping_most, uint32_t pages_most);
+
+/* In the process that goes on: make them its own again, before a cell needs them. Stops early when
+ * watched_fd (-1: none) has something to read. Number of pages touched. */
+TT_EXPORT int tt_pages_touch(int watched_fd);
+
+/* TT_ABI of the library that was loaded. */
+TT_EXPORT int tt_abi(void);
+
+/* What the frozen process is asked: one request per connection, answered by one tt_answer. */
+enum tt_command {
+  TT_PING = 1,    /* answers its pid */
+  TT_WAKE = 2,    /* descriptors: link, out, err, as many of them as were given to tt_freeze */
+  TT_TWIN = 3,    /* descriptor: a listening socket. Makes a frozen clone that serves it */
+  TT_UNSHARE = 4, /* arg64: bytes at most. Makes pages its own; the next connection ends it early */
+  TT_QUIT = 5     /* answers, then exits */
+};
+
+/* Flags of TT_WAKE. */
+enum {
+  TT_WAKE_NEW_IDS = 1, /* do not try the old ids */
+  TT_WAKE_CONSUME = 2, /* the frozen process itself turns into the woken one: no copy */
+  TT_WAKE_KEEP_IDS_OR_FAIL = 4
+};
+
+struct tt_request {
+  uint32_t size; /* sizeof(struct tt_request) */
+  uint32_t command;
+  uint32_t flags;
+  int32_t arg;
+  uint64_t arg64;
+};
+
+struct tt_answer {
+  int32_t error;  /* 0 or an errno */
+  int32_t pid;    /* as seen inside */
+  uint64_t ns;    /* from the request to the answer */
+  uint64_t bytes; /* TT_UNSHARE: made its own. TT_WAKE that failed: the step, see enum tt_step */
+};
+
+/* Where a wake stopped. */
+enum tt_step {
+  TT_STEP_NONE = 0,
+  TT_STEP_CLONE = 1,
+  TT_STEP_PROCESS = 2,
+  TT_STEP_DESCRIPTORS = 3,
+  TT_STEP_MEMORY = 4,
+  TT_STEP_THREADS = 5
+};
+
+#endif

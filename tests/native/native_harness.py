@@ -1,0 +1,262 @@
+"""A mini supervisor: starts targets in a world, has them frozen, killed and woken."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pathlib
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import native_target as tt
+
+HERE = pathlib.Path(__file__).parent
+PATIENCE = 60.0  # seconds: only a hang takes that long
+
+
+class Hang(AssertionError):
+    """Nothing came over a link in time."""
+
+
+def receive(link: socket.socket) -> Any:
+    """One message from a target or an init."""
+    link.settimeout(PATIENCE)
+    try:
+        data = link.recv(1 << 20)
+    except TimeoutError:
+        raise Hang("no answer") from None
+    if not data:
+        raise EOFError("the other end is gone")
+    return json.loads(data)
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Wait for what another process does a moment later; false only after a long time."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+@dataclass
+class Process:
+    """A target that runs: live, or woken."""
+
+    world: World
+    pid: int
+    link: socket.socket
+    out: int
+    err: int
+    woken: dict[str, Any] = field(default_factory=dict)
+
+    def ask(self, request: dict[str, Any], fds: list[int] | None = None) -> Any:
+        socket.send_fds(self.link, [json.dumps(request).encode()], fds or [])
+        reply = receive(self.link)
+        if "error" in reply:
+            raise AssertionError(reply["error"])
+        return reply["ok"]
+
+    def value(self, expression: str) -> Any:
+        """Evaluate in the target."""
+        return self.ask({"value": expression})
+
+    def run(self, statements: str) -> None:
+        """Execute in the target."""
+        self.ask({"run": statements})
+
+    def freeze(self, **options: int) -> Frozen:
+        """Freeze it; it goes on, unless it is moved."""
+        path = str(self.world.folder / f"frozen.{self.world.count()}")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(path)
+        os.chmod(path, 0o777)
+        listener.listen(8)
+        request = {"freeze": options}
+        if options.get("flags", 0) & tt.MOVE:
+            socket.send_fds(self.link, [json.dumps(request).encode()], [listener.fileno()])
+            listener.close()
+            return Frozen(self.world, path, self.pid, {})
+        facts = self.ask(request, [listener.fileno()])
+        listener.close()
+        return Frozen(self.world, path, self.pid, facts)
+
+    def kill(self) -> None:
+        self.world.kill(self.pid)
+        self.close()
+
+    def close(self) -> None:
+        self.link.close()
+        for fd in (self.out, self.err):
+            if fd >= 0:
+                os.close(fd)
+        self.out = self.err = -1
+
+    def errors(self) -> str:
+        """What it has written to 2 so far."""
+        return drain(self.err)
+
+    def output(self) -> str:
+        """What it has written to 1 so far."""
+        return drain(self.out)
+
+
+def drain(fd: int) -> str:
+    data = b""
+    while select.select([fd], [], [], 0.05)[0]:
+        piece = os.read(fd, 65536)
+        if not piece:
+            break
+        data += piece
+    return data.decode()
+
+
+@dataclass
+class Frozen:
+    """A frozen process, known by its socket."""
+
+    world: World
+    path: str
+    live_pid: int
+    made: dict[str, Any]
+
+    @property
+    def report(self) -> list[list[str]]:
+        return list(self.made["report"])
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return dict(self.made["facts"])
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(PATIENCE)
+        connection.connect(self.path)
+        return connection
+
+    def ask(
+        self, command: int, flags: int = 0, arg64: int = 0, fds: tuple[int, ...] = ()
+    ) -> tt.Answer:
+        with self.connect() as connection:
+            request = tt.Request(ctypes.sizeof(tt.Request), command, flags, 0, arg64)
+            socket.send_fds(connection, [bytes(request)], list(fds))
+            data = connection.recv(4096)
+            if not data:
+                raise ConnectionResetError(104, "the frozen process is gone")
+            return tt.Answer.from_buffer_copy(data)
+
+    def wake(self, flags: int = 0) -> Process:
+        """A woken copy, after it has said so over its new link."""
+        link, out, err, passed = self.world.channels()
+        answer = self.ask(tt.WAKE, flags, fds=passed)
+        for fd in passed:
+            os.close(fd)
+        if answer.error:
+            link.close()
+            os.close(out)
+            os.close(err)
+            raise OSError(answer.error, f"wake: {os.strerror(answer.error)}, step {answer.bytes}")
+        process = Process(self.world, answer.pid, link, out, err)
+        self.world.processes.append(process)
+        reply = receive(link)
+        if "error" in reply:
+            raise AssertionError(reply["error"])
+        process.woken = reply["ok"]
+        return process
+
+    def twin(self) -> Frozen:
+        path = str(self.world.folder / f"twin.{self.world.count()}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            os.chmod(path, 0o777)
+            listener.listen(8)
+            answer = self.ask(tt.TWIN, fds=(listener.fileno(),))
+        assert answer.error == 0, os.strerror(answer.error)
+        return Frozen(self.world, path, self.live_pid, {"twin_pid": answer.pid})
+
+    def quit(self) -> None:
+        assert self.ask(tt.QUIT).error == 0
+
+
+class World:
+    """Where targets run. See native_world.py for the kinds."""
+
+    def __init__(self, kind: str, library: pathlib.Path, states: pathlib.Path) -> None:
+        self.kind = kind
+        self.made = 0
+        self.processes: list[Process] = []
+        self.temporary = tempfile.TemporaryDirectory(prefix="tt_native_", dir="/tmp")
+        self.folder = pathlib.Path(self.temporary.name)
+        os.chmod(self.folder, 0o777)
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = dict(
+            os.environ,
+            TT_LIBRARY=str(library),
+            TT_STATES=str(states),
+            PYTHONPATH=str(HERE),
+            PYTHONDONTWRITEBYTECODE="1",
+        )
+        self.init = subprocess.Popen(
+            [sys.executable, str(HERE / "native_world.py"), kind, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            cwd=self.folder,
+        )
+        theirs.close()
+        assert receive(self.control) == "ready"
+
+    def count(self) -> int:
+        self.made += 1
+        return self.made
+
+    def channels(self) -> tuple[socket.socket, int, int, tuple[int, ...]]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        return ours, out_read, err_read, (theirs.detach(), out_write, err_write)
+
+    def start(self, setup: str = "") -> Process:
+        """A Python target: setup is run first, then it answers."""
+        program = self.folder / f"target{self.count()}.py"
+        program.write_text(f"{setup}\nimport native_target\nnative_target.serve(globals())\n")
+        return self.start_program([sys.executable, str(program)])
+
+    def start_program(self, argv: list[str]) -> Process:
+        link, out, err, passed = self.channels()
+        socket.send_fds(self.control, [json.dumps({"spawn": argv}).encode()], list(passed))
+        pid = receive(self.control)
+        for fd in passed:
+            os.close(fd)
+        process = Process(self, pid, link, out, err)
+        self.processes.append(process)
+        return process
+
+    def kill(self, pid: int) -> Any:
+        """Kill a process and have it reaped."""
+        self.control.send(json.dumps({"kill": pid}).encode())
+        return receive(self.control)
+
+    def signal(self, pid: int, number: int) -> None:
+        self.control.send(json.dumps({"kill": pid, "signal": number}).encode())
+        receive(self.control)
+
+    def pids(self) -> list[int]:
+        self.control.send(json.dumps({"pids": 1}).encode())
+        return list(receive(self.control))
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.out >= 0:
+                process.kill()
+        self.control.close()
+        self.init.wait(PATIENCE)
+        self.temporary.cleanup()

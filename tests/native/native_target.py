@@ -1,0 +1,151 @@
+"""The library as the executor sees it: structures, and a target that tests drive over its link.
+
+A target is a Python program that ends with ``serve()``. Tests have it evaluate expressions, run
+statements and freeze itself; a woken copy of it goes on in the same loop with a new link.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import sys
+import traceback
+from typing import Any
+
+MOVE, NEW_IDS = 1, 2
+PING, WAKE, TWIN, UNSHARE, QUIT = 1, 2, 3, 4, 5
+WAKE_NEW_IDS, WAKE_CONSUME, WAKE_KEEP_IDS_OR_FAIL = 1, 2, 4
+
+
+class Freeze(ctypes.Structure):
+    """struct tt_freeze of timetravel.h."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("listen_fd", ctypes.c_int32),
+        ("link_fd", ctypes.c_int32),
+        ("out_fd", ctypes.c_int32),
+        ("err_fd", ctypes.c_int32),
+        ("supervisor_pid", ctypes.c_int32),
+        ("stop_timeout_ms", ctypes.c_uint32),
+        ("aside_limit", ctypes.c_uint64),
+        ("hot_min", ctypes.c_uint64),
+        ("frozen_pid", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("blocking_tid", ctypes.c_int32),
+        ("blocking_name", ctypes.c_char * 16),
+        ("stop_ns", ctypes.c_uint64),
+        ("describe_ns", ctypes.c_uint64),
+        ("aside_ns", ctypes.c_uint64),
+        ("clone_ns", ctypes.c_uint64),
+        ("pause_ns", ctypes.c_uint64),
+        ("aside_bytes", ctypes.c_uint64),
+        ("hot_bytes", ctypes.c_uint64),
+        ("woken_ids_kept", ctypes.c_uint32),
+        ("frozen_fds", ctypes.c_int32),
+        ("reserved", ctypes.c_int32 * 8),
+    ]
+
+
+class Request(ctypes.Structure):
+    """struct tt_request."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("command", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("arg", ctypes.c_int32),
+        ("arg64", ctypes.c_uint64),
+    ]
+
+
+class Answer(ctypes.Structure):
+    """struct tt_answer."""
+
+    _fields_ = [
+        ("error", ctypes.c_int32),
+        ("pid", ctypes.c_int32),
+        ("ns", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+    ]
+
+
+def load() -> ctypes.PyDLL:
+    """The library at $TT_LIBRARY."""
+    library = ctypes.PyDLL(os.environ["TT_LIBRARY"])
+    library.tt_freeze.argtypes = [ctypes.POINTER(Freeze), ctypes.c_char_p, ctypes.c_size_t]
+    return library
+
+
+LINK = 3  # number of the link in every target
+
+
+class Target:
+    """Answers what comes over the link."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.library = load()
+        self.names = names
+        self.facts = Freeze()
+        self.report = ctypes.create_string_buffer(1 << 16)
+
+    def freeze(self, listen_fd: int, options: dict[str, int]) -> int:
+        """Call tt_freeze; the result, with self.facts and self.report filled in."""
+        f = self.facts
+        f.size = ctypes.sizeof(Freeze)
+        f.flags, f.listen_fd, f.link_fd, f.out_fd, f.err_fd = 0, listen_fd, LINK, 1, 2
+        f.supervisor_pid, f.stop_timeout_ms = -1, 2000
+        f.aside_limit, f.hot_min = 256 << 20, 0
+        for name, value in options.items():
+            setattr(f, name, value)
+        return int(self.library.tt_freeze(f, self.report, len(self.report)))
+
+    def describe(self, result: int) -> dict[str, Any]:
+        """What the test is told after a freeze, or first by a woken process."""
+        names = [field[0] for field in Freeze._fields_ if field[0] != "reserved"]
+        facts = {name: getattr(self.facts, name) for name in names}
+        facts["blocking_name"] = facts["blocking_name"].decode()
+        lines = self.report.value.decode("ascii").splitlines()
+        return {
+            "result": result,
+            "facts": facts,
+            "report": [line.split("\t") for line in lines],
+            "pid": os.getpid(),
+        }
+
+    def answer(self, request: dict[str, Any], fds: list[int]) -> Any:
+        """Do what a request says."""
+        if "freeze" in request:
+            result = self.freeze(fds[0] if fds else -1, request["freeze"])
+            if result <= 0 and fds:
+                os.close(fds[0])
+            return self.describe(result)
+        if "run" in request:
+            exec(request["run"], self.names)
+            return None
+        return eval(request["value"], self.names)
+
+    def loop(self) -> None:
+        """Until the link is closed."""
+        while True:
+            link = socket.socket(fileno=os.dup(LINK))
+            data, fds, _, _ = socket.recv_fds(link, 1 << 20, 4)
+            link.close()
+            if not data:
+                os._exit(0)
+            try:
+                reply = {"ok": self.answer(json.loads(data), list(fds))}
+            except BaseException:
+                reply = {"error": traceback.format_exc()}
+            os.write(LINK, json.dumps(reply, default=repr).encode())
+
+
+def serve(names: dict[str, Any]) -> None:
+    """Answer requests for ever, in the main thread."""
+    sys.stdout.flush()
+    target = Target(names)
+    names["target"] = target
+    target.loop()
