@@ -11,6 +11,6 @@ elif sys.path:
     if sys.path[0] == os.getcwd():
         del sys.path[0]
 
-from kernel_runtime.supervisor.app import main  # noqa: E402
+from kernel_runtime.supervisor.app import main
 
 main()

@@ -1,4 +1,7 @@
-"""Every error that time travel raises on purpose. The message says what failed, what holds, what to do."""
+"""Every error that time travel raises on purpose.
+
+The message says what failed, what holds, what to do.
+"""
 
 from __future__ import annotations
 

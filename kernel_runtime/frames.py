@@ -1,4 +1,4 @@
-"""The link's wire format: what the supervisor and the executor say to each other over one Unix socket.
+"""The link's wire format: what supervisor and executor say to each other over one Unix socket.
 
 A frame is a fixed header, the lengths of its parts, then the parts::
 
@@ -9,9 +9,10 @@ descriptors says how many in its JSON, so none is attributed to the wrong frame.
 
 Kinds:
 
-``MESSAGE``  a Jupyter message as its multipart frames (identities, delimiter, unused signature, header, …).
-``STREAM``   text printed by Python code: name, parent header as JSON, text. Cheaper than a message, and
-             the supervisor joins neighbours.
+``MESSAGE``  a Jupyter message as its multipart frames (identities, delimiter, unused signature,
+             header, …).
+``STREAM``   text printed by Python code: name, parent header as JSON, text. Cheaper than a
+             message, and the supervisor joins neighbours.
 ``COMMAND``  JSON, from the supervisor to the executor.
 ``REPORT``   JSON, from the executor to the supervisor.
 """

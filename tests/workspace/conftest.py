@@ -25,7 +25,7 @@ from workspace_world import USER, World, become_user
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
-@pytest.fixture(params=["root", "user"])
+@pytest.fixture(params=[pytest.param("root", marks=pytest.mark.root), "user"])
 def who(request: pytest.FixtureRequest) -> str:
     """Whose process the test is."""
     name: str = request.param
