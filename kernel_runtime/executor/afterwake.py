@@ -29,7 +29,6 @@ def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
     notes: Notes = []
     steps: list[tuple[str, Callable[[], Notes]]] = [
         ("random generators", _diverge),
-        ("history", lambda: _new_history_session(kernel)),
         ("child processes", lambda: lost_children.mend(lost)),
     ]
     if not ids_kept:
@@ -40,6 +39,13 @@ def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
         except Exception as error:  # a mend must never cost the restore
             notes.append(["not mended", name, f"{type(error).__name__}: {error}"])
     return notes
+
+
+def prepare() -> None:
+    """Do at the start what would cost each woken process time: OpenSSL reads its settings once."""
+    ssl = sys.modules.get("ssl")
+    if ssl is not None:
+        ssl.RAND_add(os.urandom(32), 32.0)
 
 
 def _diverge() -> Notes:
@@ -57,13 +63,28 @@ def _diverge() -> Notes:
     return []
 
 
-def _new_history_session(kernel: ExecutorKernel) -> Notes:
-    """The lines that follow have numbers that the left branch has already written."""
+def take_history_session(kernel: ExecutorKernel, number: int | None) -> None:
+    """Write history under another session number: the left branch has used the next lines.
+
+    number: one that the supervisor has drawn; None: draw one here, which waits for the disk.
+    """
     assert kernel.shell is not None
     manager = kernel.shell.history_manager
-    if manager is not None and manager.enabled:
+    if manager is None or not manager.enabled:
+        return
+    if number is None:
         manager.new_session()
-    return []
+    else:
+        manager.session_number = number
+
+
+def history_file(kernel: ExecutorKernel) -> str:
+    """Return the path of the history database; empty if there is none."""
+    assert kernel.shell is not None
+    manager = kernel.shell.history_manager
+    if manager is None or not manager.enabled or str(manager.hist_file) == ":memory:":
+        return ""
+    return str(manager.hist_file)
 
 
 def _new_ids(kernel: ExecutorKernel) -> Notes:

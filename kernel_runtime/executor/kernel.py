@@ -121,6 +121,7 @@ class ExecutorKernel(IPythonKernel):
 
     def _serve(self, frame: Frame) -> None:
         if frame.kind == Kind.MESSAGE and frame.channel == Channel.SHELL:
+            self.timetravel.request_came()
             message = [zmq.Frame(part) for part in frame.parts]
             task = asyncio.ensure_future(self._dispatch(message))
             self._tasks.add(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime import errors
@@ -15,6 +16,9 @@ from kernel_runtime.frames import Frame, Kind
 if TYPE_CHECKING:
     from kernel_runtime.executor.kernel import ExecutorKernel
 
+_HURRY_S = 0.01
+"""Seconds: requests that come this soon after a freeze leave no time to make pages ready."""
+
 
 class TimeTravel:
     """Answers the supervisor's commands and sends it the magics' requests."""
@@ -25,6 +29,9 @@ class TimeTravel:
         self._library, self._no_library = native.load()
         self._requests = 0
         self._waiting = 0
+        self._frozen_at = 0.0
+        self._hurried = False
+        afterwake.prepare()
 
     def say_hello(self, **fields: Any) -> None:
         """Tell the supervisor that this process serves the link, and what lives in it."""
@@ -35,8 +42,13 @@ class TimeTravel:
             execution_count=self._kernel.execution_count,
             comms={i: c.target_name for i, c in self._kernel.comm_manager.comms.items()},
             freezer=self._no_library,
+            history=afterwake.history_file(self._kernel),
             **fields,
         )
+
+    def request_came(self) -> None:
+        """A client's request was read. Back to back, there is no time between cells to be used."""
+        self._hurried = time.monotonic() - self._frozen_at < _HURRY_S
 
     # What the supervisor commands
 
@@ -54,6 +66,8 @@ class TimeTravel:
             self._freeze(command)
         elif name == "open_comms":
             self._kernel.open_comms(command["ids"])
+        elif name == "history_session":
+            afterwake.take_history_session(self._kernel, command["number"])
         elif name == "variables":
             self._link.report(report="variables", id=command["id"], variables=self._summary())
         elif name == "shutdown":
@@ -75,7 +89,8 @@ class TimeTravel:
         try:
             if self._library is None:
                 raise errors.CheckpointRefused(self._no_library)
-            if not move and not self._waiting:
+            at_leisure = not (move or self._waiting or self._hurried)
+            if at_leisure:
                 self._library.note_pages()
             if move:
                 # a successful move ends this process: say now what cannot be said afterwards
@@ -119,7 +134,8 @@ class TimeTravel:
                 hot_bytes=values.hot_bytes,
                 notes=notes,
             )
-            if not self._waiting:
+            self._frozen_at = time.monotonic()
+            if at_leisure:
                 # after whatever else is ready to run: nobody waits for this
                 self._kernel.io_loop.add_callback(self._library.touch_pages, self._link.fd)
 

@@ -160,6 +160,7 @@ static int twin(struct incoming *in, int listen_fd) {
   in->count = 0;
   tt_close(listen_fd);
   SC(SYS_setsid);
+  tt_pages_touch(-1); /* what its first cell will write; there is time now */
   return own;
 }
 

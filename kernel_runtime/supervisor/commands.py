@@ -93,7 +93,7 @@ class Commands:
         request = self._session.router.in_flight
         try:
             if command == "restore" and not args.get("dry_run"):
-                await self._plan_restore(request, **args)
+                self._check_restore(request, **args)
                 assert request is not None
                 request.leaving = True
                 self._restore_args = args
@@ -112,7 +112,7 @@ class Commands:
         if executor.alive:
             executor.link.command("answer", **answer)
 
-    async def _plan_restore(
+    def _check_restore(
         self,
         request: Request | None,
         checkpoint: Spec = -1,
@@ -124,9 +124,11 @@ class Commands:
         if request is None or request.type != "execute_request":
             raise RestoreRefused("%restore works in a cell. Nothing was changed.")
         self._check_only(only)
+        # the rest is checked when the cell has ended: it may still change what is to be checked
         restores = self._session.restores
-        async with self._session.lock:
-            await restores.plan(restores.target(checkpoint, undo), only)
+        target = restores.target(checkpoint, undo)
+        if only != "files":
+            restores.frozen_of(target)
 
     async def restore_after_cell(self, request: Request) -> None:
         """The cell that called %restore has ended: restore, then give its output and reply."""

@@ -63,6 +63,24 @@ class Restorer:
             raise UnknownCheckpoint("--undo", "Nothing was restored yet, so nothing can be undone.")
         return timeline.last_safety
 
+    def frozen_of(self, target: Checkpoint) -> Frozen:
+        """Return the frozen process of a checkpoint. Raises RestoreRefused if there is none."""
+        frozen = self._session.frozen.get(target.id)
+        if frozen is not None:
+            return frozen
+        capture = target.capture("process")
+        files = target.capture("filesystem", engine="workspace")
+        why = (capture.error or capture.state) if capture else "it has none"
+        rest = (
+            f" Its files are held: %restore {target.number} --only files."
+            if files is not None and files.state == "ready"
+            else ""
+        )
+        raise RestoreRefused(
+            f"The process of #{target.number} cannot be brought back: {why}.{rest} "
+            "Nothing was changed."
+        )
+
     async def plan(self, target: Checkpoint, only: str | None) -> Plan:
         """Check everything that can be checked first. Raises RestoreRefused."""
         session = self._session
@@ -70,19 +88,7 @@ class Restorer:
         name = f"#{target.number}"
         files = target.capture("filesystem", engine="workspace")
         if only != "files":
-            plan.frozen = session.frozen.get(target.id)
-            if plan.frozen is None:
-                capture = target.capture("process")
-                why = (capture.error or capture.state) if capture else "it has none"
-                rest = (
-                    f" Its files are held: %restore {target.number} --only files."
-                    if files is not None and files.state == "ready"
-                    else ""
-                )
-                raise RestoreRefused(
-                    f"The process of {name} cannot be brought back: {why}.{rest} "
-                    "Nothing was changed."
-                )
+            plan.frozen = self.frozen_of(target)
         if only != "process" and session.files.enabled:
             if files is None or files.state != "ready" or files.ref is None:
                 why = (files.error or files.state) if files else "they were not captured"
@@ -261,7 +267,7 @@ class Restorer:
         return executor
 
     async def _restore_files(self, plan: Plan, safety: Taken) -> RestoreResult | None:
-        if plan.files is None:
+        if plan.files is None or not (plan.files.changes or plan.files.kept):
             return None
         self._progress(plan, "filesystem")
         return await self._session.files.restore(plan.files, safety.snapshot)

@@ -29,6 +29,7 @@ from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
+from kernel_runtime.supervisor.history import HistorySessions
 from kernel_runtime.supervisor.memory import MemoryKeeper
 from kernel_runtime.supervisor.persistence import Persistence
 from kernel_runtime.supervisor.recovery import Recovery
@@ -82,6 +83,7 @@ class Session:
         self.files = Files(config, self.cwd, log)
         self.persistence = Persistence(config, log)
         self.timeline = self.persistence.open(self.epoch)
+        self.history = HistorySessions()
         self.memory = MemoryKeeper(self)
         self.checkpoints = Checkpointer(self)
         self.restores = Restorer(self)
@@ -161,6 +163,10 @@ class Session:
 
     def take_up(self, executor: Executor) -> None:
         """Make it the one that requests go to."""
+        if executor.hello.get("woken"):
+            # before any request: the first thing that it reads
+            executor.link.command("history_session", number=self.history.take())
+        self.history.use(executor.hello.get("history", ""))
         self.executor = executor
         self.router.replace_executor(executor)
 

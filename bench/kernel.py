@@ -1,0 +1,289 @@
+"""Time the time-travel kernel against stock ipykernel, side by side in one run.
+
+    python bench/kernel.py [NAME …] [--quick] [--json] [--list] [--set NAME=VALUE …]
+
+The two kernels take turns, so that whatever else the machine does hits both. A figure is a median
+with its quartiles. Nothing here fails because something is slow: targets are printed beside what
+was measured. ``--quick`` leaves out the largest sizes and takes 200 checkpoints for 1,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+from harness import Kernel, Spread, kernels, private_home
+
+from jupyter_timetravel import Client
+
+MB = 1 << 20
+ARRAY = "import numpy as np; a = np.ones({bytes} // 8)"
+POLARS = (
+    "import polars as pl; pl.DataFrame({'k': range(100_000)}).group_by('k').agg(pl.len()).height"
+)
+REWRITE = "import time; t = time.perf_counter(); a += 1; print(time.perf_counter() - t)"
+HUGE_PAGES = (
+    "print(next(int(l.split()[1]) for l in open('/proc/self/smaps_rollup') "
+    "if l.startswith('AnonHugePages')))"
+)
+BARE_FORK = (
+    "import os, time\n"
+    "t = time.perf_counter(); pid = os.fork()\n"
+    "if pid == 0: os._exit(0)\n"
+    "t = time.perf_counter() - t; os.waitpid(pid, 0); print(t)"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the report. Times in seconds; ``measured`` and ``target`` in the same words."""
+
+    benchmark: str
+    case: str
+    ours: Spread
+    stock: Spread | None
+    measured: str
+    target: str = ""
+
+    def __str__(self) -> str:
+        stock = f"stock {self.stock.ms()}; " if self.stock else ""
+        target = f"  [target: {self.target}]" if self.target else ""
+        return f"{self.case}: ours {self.ours.ms()}; {stock}{self.measured}{target}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much to measure."""
+
+    sizes: tuple[int, ...]  # bytes
+
+
+FULL = Scale(sizes=(10 * MB, 100 * MB, 1024 * MB, 4096 * MB))
+QUICK = Scale(sizes=(10 * MB, 100 * MB))
+
+
+def label(size: int) -> str:
+    return f"{size // MB} MB" if size < 1024 * MB else f"{size // (1024 * MB)} GB"
+
+
+def more(ours: Spread, stock: Spread) -> str:
+    """The difference and the ratio of two medians."""
+    difference = 1000 * (ours.median - stock.median)
+    return f"{ours.median / stock.median:.2f} x, {difference:+.2f} ms"
+
+
+def alternate(count: int, pair: list[Kernel], code: str, pause: float = 0) -> tuple[Spread, Spread]:
+    """Run a cell in turns in both kernels; the spreads of the time to the reply."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(count):
+        for kernel, found in zip(pair, times, strict=True):
+            found.append(kernel.run(code).reply)
+            time.sleep(pause)
+    return Spread.of(times[0]), Spread.of(times[1])
+
+
+def round_trip(scale: Scale) -> Iterator[Result]:
+    """A trivial cell, with time to think between the cells: is the reply later?"""
+    with kernels("stock", "ours") as pair:
+        alternate(5, pair, "pass")
+        stock, ours = alternate(150, pair, "pass", pause=0.03)
+        yield Result("round_trip", "pass", ours, stock, more(ours, stock), "1.10 x")
+
+
+def storm(name: str, code: str, count: int, pair: list[Kernel]) -> Result:
+    times: tuple[list[float], list[float]] = ([], [])
+    messages = [0, 0]
+    for _ in range(count):
+        for index, kernel in enumerate(pair):
+            found = kernel.run(code)
+            times[index].append(found.idle)
+            messages[index] = found.messages
+    stock, ours = Spread.of(times[0]), Spread.of(times[1])
+    measured = f"{more(ours, stock)}; messages {messages[1]} and {messages[0]}"
+    return Result(name, code.splitlines()[-1], ours, stock, measured)
+
+
+def print_storm(scale: Scale) -> Iterator[Result]:
+    """100,000 prints, to the kernel being idle."""
+    with kernels("stock", "ours") as pair:
+        yield storm("print_storm", "for i in range(100_000): print(i)", 7, pair)
+
+
+def display_storm(scale: Scale) -> Iterator[Result]:
+    """2,000 displays of a small HTML object, to the kernel being idle."""
+    code = "from IPython.display import HTML, display\nfor i in range(2_000): display(HTML('x'))"
+    with kernels("stock", "ours") as pair:
+        yield storm("display_storm", code, 7, pair)
+
+
+def back_to_back(scale: Scale) -> Iterator[Result]:
+    """Trivial cells without a pause, each followed by an automatic checkpoint, at 100 MB."""
+    with kernels("stock", "ours") as pair:
+        for kernel in pair:
+            kernel.run(ARRAY.format(bytes=100 * MB))
+        times: list[list[float]] = [[], []]
+        for _ in range(5):  # in blocks: taking turns would give each kernel a pause
+            for index, kernel in enumerate(pair):
+                kernel.run("pass")
+                times[index] += [kernel.run("pass").reply for _ in range(30)]
+        stock, ours = Spread.of(times[0]), Spread.of(times[1])
+        yield Result("back_to_back", "100 MB", ours, stock, more(ours, stock), "+5 ms")
+
+
+def checkpoint_pause(scale: Scale) -> Iterator[Result]:
+    """How much later the next message is taken because of a checkpoint, against a bare fork."""
+    for size in scale.sizes:
+        with kernels("ours") as [kernel]:
+            kernel.run(ARRAY.format(bytes=size))
+            kernel.run("pass")
+            rested, hurried, forked = [], [], []
+            for _ in range(15):
+                time.sleep(0.2)
+                rested.append(kernel.run("pass").reply)
+                hurried.append(kernel.run("pass").reply)
+                time.sleep(0.2)
+                forked.append(kernel.number(BARE_FORK))
+            base = Spread.of(rested).median
+            pause = Spread.of([max(0.0, value - base) for value in hurried])
+            fork = Spread.of(forked)
+            limit = 1000 * (1.5 * fork.median + 0.003)
+            measured = f"a bare fork takes {fork.ms()}"
+            yield Result("checkpoint_pause", label(size), pause, None, measured, f"{limit:.1f} ms")
+
+
+def start_time() -> Spread:
+    """From nothing to the first reply of a stock kernel."""
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        with kernels("stock") as [kernel]:
+            kernel.run("pass")
+            times.append(time.perf_counter() - started)
+    return Spread.of(times)
+
+
+def restore(scale: Scale) -> Iterator[Result]:
+    """From the request of a restore to the first reply of a new cell."""
+    fresh = start_time()
+    for size in scale.sizes:
+        for threads in (False, True):
+            with kernels("ours") as [kernel], Client(kernel.client) as client:
+                if threads:
+                    kernel.run(POLARS)
+                kernel.run(ARRAY.format(bytes=size))
+                number = client.checkpoint(comment="here").number
+                for pause, name in ((1.5, "after 1.5 s"), (0.0, "at once")):
+                    times = []
+                    for _ in range(9):
+                        kernel.run("b = 1")
+                        time.sleep(pause)
+                        started = time.perf_counter()
+                        client.restore(number)
+                        kernel.run("pass")
+                        times.append(time.perf_counter() - started)
+                    ours = Spread.of(times)
+                    tenth = 100 * fresh.median
+                    limit = 15.0 if pause else 30.0
+                    yield Result(
+                        "restore",
+                        f"{label(size)}{', polars' if threads else ''}, {name}",
+                        ours,
+                        fresh,
+                        f"{ours.median / fresh.median:.3f} of a fresh start",
+                        f"{min(limit, tenth):.0f} ms, 0.1 of a fresh start",
+                    )
+
+
+def cow_tax(scale: Scale) -> Iterator[Result]:
+    """The first rewrite of an array after a checkpoint, when the cell before rewrote it too."""
+    size = scale.sizes[-1] if scale is QUICK else 1024 * MB
+    with kernels("stock", "ours") as pair:
+        for kernel in pair:
+            kernel.run(ARRAY.format(bytes=size))
+            kernel.run(REWRITE)
+        before = [kernel.number(HUGE_PAGES) for kernel in pair]
+        for pause, name, target in ((1.0, "1 s between cells", "1.5 x"), (0, "back to back", "")):
+            times: list[list[float]] = [[], []]
+            for index, kernel in enumerate(pair):
+                kernel.run(REWRITE)
+                for _ in range(10):
+                    time.sleep(pause)
+                    times[index].append(kernel.number(REWRITE))
+            stock, ours = Spread.of(times[0]), Spread.of(times[1])
+            after = [kernel.number(HUGE_PAGES) for kernel in pair]
+            pages = "; ".join(
+                f"{kind}: huge pages {old / 1024:.0f} MB, then {new / 1024:.0f} MB"
+                for kind, old, new in zip(("stock", "ours"), before, after, strict=True)
+            )
+            measured = f"{more(ours, stock)}; {pages}"
+            yield Result("cow_tax", f"{label(size)}, {name}", ours, stock, measured, target)
+
+
+def thousand(scale: Scale) -> Iterator[Result]:
+    """1,000 checkpoints in one session: does the last cost more than the first?"""
+    count = 200 if scale is QUICK else 1000
+    with kernels("ours") as [kernel], Client(kernel.client) as client:
+        times = [kernel.run(f"x = {number}").idle for number in range(count)]
+        first, last = Spread.of(times[: count // 10]), Spread.of(times[-count // 10 :])
+        measured = f"the first tenth took {first.ms()}: {last.median / first.median:.2f} x"
+        yield Result("thousand", f"cells {count * 9 // 10} to {count}", last, None, measured, "1 x")
+        listing = []
+        for _ in range(9):
+            started = time.perf_counter()
+            found = len(client.list())
+            listing.append(time.perf_counter() - started)
+        spread = Spread.of(listing)
+        yield Result("thousand", f"list of {found}", spread, None, "request to reply", "50 ms")
+
+
+BENCHMARKS: dict[str, Callable[[Scale], Iterator[Result]]] = {
+    function.__name__: function
+    for function in (
+        *(round_trip, print_storm, display_storm, back_to_back, checkpoint_pause, restore),
+        *(cow_tax, thousand),
+    )
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones (default: all)")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer checkpoints")
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the supervisor, such as auto=changed",
+    )
+    args = parser.parse_args()
+    Kernel.settings = [f"--Supervisor.{setting}" for setting in args.set]
+    if unknown := set(args.names) - set(BENCHMARKS):
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    if args.list:
+        for name, function in BENCHMARKS.items():
+            print(f"{name:18}{(function.__doc__ or '').strip()}")
+        return 0
+    results = []
+    with private_home():
+        for name in args.names or BENCHMARKS:
+            function = BENCHMARKS[name]
+            if not args.json:
+                print(f"\n{name}: {(function.__doc__ or '').strip()}", flush=True)
+            for result in function(QUICK if args.quick else FULL):
+                results.append(result)
+                if not args.json:
+                    print(f"  {result}", flush=True)
+    if args.json:
+        print(json.dumps([asdict(result) for result in results], indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

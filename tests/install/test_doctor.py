@@ -1,0 +1,142 @@
+"""The doctor: a table of checks that are tried for real; refused abilities are refused for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from jupyter_timetravel import checks, doctor, probes
+from jupyter_timetravel.checks import FINE, LIMITED, MISSING, SKIPPED, Check, Finding
+
+linux_only = pytest.mark.skipif(not checks.is_linux(), reason="needs Linux")
+
+
+def row(state: str, mend: str = "") -> doctor.Row:
+    return doctor.Row(Check(f"a {state} thing", "nothing", lambda: Finding(state, "")),
+                      Finding(state, f"it is {state}", mend))  # fmt: skip
+
+
+def test_every_check_answers_and_each_limit_comes_with_a_mend() -> None:
+    rows = doctor.examine()
+    assert len({row.check.name for row in rows}) == len(rows) == len(checks.CHECKS)
+    for check, finding in rows:
+        assert finding.state in doctor.MARKS
+        assert finding.text
+        assert "itself failed" not in finding.text, check.name
+        assert bool(finding.mend) == (finding.state in (LIMITED, MISSING)), check.name
+
+
+def test_json_has_a_row_for_each_check() -> None:
+    command = [sys.executable, "-c", "from jupyter_timetravel.cli import main; "
+               "raise SystemExit(main(['doctor', '--json']))"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    table = json.loads(done.stdout)
+    assert [row["name"] for row in table] == [check.name for check in checks.CHECKS]
+    assert set(table[0]) == {"name", "purpose", "state", "text", "mend"}
+    assert done.returncode == any(row["state"] == MISSING for row in table)
+
+
+@pytest.mark.parametrize(
+    ("states", "summary"),
+    [
+        ((FINE, SKIPPED), "works here in full"),
+        ((FINE, LIMITED), "with the limits above"),
+        ((MISSING, LIMITED), "does not work here"),
+    ],
+)
+def test_summary(states: tuple[str, ...], summary: str) -> None:
+    assert summary in doctor.as_text([row(state) for state in states]).splitlines()[-1]
+
+
+def test_mends_are_listed_in_order() -> None:
+    text = doctor.as_text([row(LIMITED, "first this"), row(FINE), row(MISSING, "then that")])
+    assert 0 < text.index("To mend:") < text.index("first this") < text.index("then that")
+
+
+def test_a_broken_check_stops_nothing() -> None:
+    def broken() -> Finding:
+        raise ZeroDivisionError("oops")
+
+    rows = doctor.examine([Check("bad", "", broken), Check("good", "", lambda: Finding(FINE, "x"))])
+    assert [row.finding.state for row in rows] == [SKIPPED, FINE]
+    assert "ZeroDivisionError: oops" in rows[0].finding.text
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [("6.1.0-18-amd64", (6, 1)), ("5.15.153.1-microsoft-standard-WSL2", (5, 15)), ("odd", (0, 0))],
+)
+def test_linux_version(release: str, expected: tuple[int, int]) -> None:
+    assert checks.linux_version(release) == expected
+
+
+def test_platform_names_what_is_missing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.sys, "platform", "darwin")
+    for check in checks.CHECKS:
+        if check.name in ("kernelspec", "provisioner"):
+            continue
+        finding = check.run()
+        assert finding.state in (MISSING, SKIPPED) or not finding.mend, check.name
+    assert "Linux" in checks.check_platform().mend
+
+
+@linux_only
+def test_an_old_kernel_is_missing_and_musl_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.platform, "libc_ver", lambda: ("", ""))
+    assert checks.check_platform().state == LIMITED
+    monkeypatch.setattr(checks.platform, "release", lambda: "4.19.0")
+    assert checks.check_platform().state == MISSING
+
+
+@linux_only
+def test_few_processes_are_a_limit() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NPROC, (500, 500)); "
+        "from jupyter_timetravel import checks; print(checks.check_processes().state)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == LIMITED, done.stderr
+
+
+@linux_only
+@pytest.mark.parametrize("name", probes.PROBES)
+def test_probe_reports(name: str) -> None:
+    outcome = probes.run(name)
+    assert outcome.ok or (outcome.step and outcome.text)
+
+
+def test_unknown_probe_is_an_outcome_too() -> None:
+    outcome = probes.run("nonsense")
+    assert not outcome.ok
+    assert "the probe itself failed" in outcome.text
+
+
+@linux_only
+@pytest.mark.parametrize("name", ["user_namespace", "sandbox", "set_tid"])
+def test_probe_names_the_step_that_is_refused(
+    name: str, ability: Callable[[str, bool], None]
+) -> None:
+    """In a user namespace that may hold no further ones, as a hardened machine would refuse."""
+    ability("unshare(1)", shutil.which("unshare") is not None)
+    ability("user namespaces", probes.run("user_namespace").ok)
+    # as root of the namespace no user namespace is needed: become an ordinary uid in it
+    script = (
+        "echo 0 > /proc/sys/user/max_user_namespaces && "
+        f'exec {sys.executable} -c "import os; os.geteuid = lambda: 1000; '
+        f"from jupyter_timetravel import probes; probes._report(probes.PROBES['{name}'], 1)\""
+    )
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", script],
+        capture_output=True, text=True, timeout=60, check=False, cwd="/",
+    )  # fmt: skip
+    outcome = probes.Outcome(**json.loads(done.stdout))
+    assert outcome.step == "unshare(CLONE_NEWUSER)", done
+    assert os.strerror(outcome.error) == outcome.text
