@@ -38,3 +38,15 @@ def history_at_rest(manager: Any) -> Iterator[None]:
                 )
             held.callback(lock.release)
         yield
+
+
+def forget_unwritten(manager: Any) -> None:
+    """In a woken process, with the thread held: the process that was frozen writes these lines.
+
+    Written here too, under the same session and line numbers, they would be refused with an error
+    on the page.
+    """
+    for name in ("db_input_cache", "db_output_cache"):
+        cache = getattr(manager, name, None)
+        if isinstance(cache, list):
+            cache.clear()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_runtime import errors
 from kernel_runtime.executor import afterwake, lost_children, native, variables
 from kernel_runtime.executor.link import Link
-from kernel_runtime.executor.quiet import history_at_rest
+from kernel_runtime.executor.quiet import forget_unwritten, history_at_rest
 from kernel_runtime.executor.signals import LeaveCell
 from kernel_runtime.frames import Frame, Kind
 
@@ -110,6 +110,7 @@ class TimeTravel:
                 )
                 if woken:
                     self._link.reset()
+                    forget_unwritten(shell.history_manager)
         except errors.CheckpointRefused as error:
             self._link.report(report="frozen", id=command["id"], error=str(error))
             return

@@ -15,6 +15,8 @@
 
 #include <poll.h>
 
+#include "slurp.h"
+
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -22,7 +24,6 @@
 #define SWAPPED (1ull << 62)
 #define OF_FILE (1ull << 61)
 #define EXCLUSIVE (1ull << 56)
-#define TEXT_MOST ((size_t)8 << 20)
 #define ENTRIES 2048
 #define LOOK_EVERY 256 /* pages between two looks at the descriptor */
 
@@ -34,35 +35,6 @@ static struct {
   struct run *runs;
   size_t count, most, pages;
 } noted;
-
-static char *slurp_maps(size_t *size) {
-  int fd = tt_open("/proc/self/maps", O_RDONLY);
-  if (fd < 0) return 0;
-  char *text = 0;
-  size_t room = 0, used = 0;
-  for (;;) {
-    if (room - used < 65536) {
-      size_t more = room ? room * 2 : 1 << 18;
-      long grown = more > TEXT_MOST ? -ENOMEM
-                   : text           ? SC(SYS_mremap, text, room, more, MREMAP_MAYMOVE)
-                                    : tt_map_memory(more);
-      if (tt_failed(grown)) break;
-      text = (char *)grown;
-      room = more;
-    }
-    long n = tt_retry_read(fd, text + used, room - used);
-    if (n <= 0) break;
-    used += (size_t)n;
-  }
-  tt_close(fd);
-  if (text && !used) {
-    SC(SYS_munmap, text, room);
-    return 0;
-  }
-  size[0] = used;
-  size[1] = room;
-  return text;
-}
 
 static void note(uintptr_t at) {
   if (noted.count && noted.runs[noted.count - 1].end == at) {
@@ -100,17 +72,14 @@ int tt_pages_note(uint64_t mapping_most, uint32_t pages_most) {
   }
   int pagemap = tt_open("/proc/self/pagemap", O_RDONLY);
   if (pagemap < 0) return pagemap;
-  size_t size[2];
-  char *maps = slurp_maps(size);
-  if (maps) {
-    struct tt_text text = {maps, maps + size[0]};
-    struct tt_maps_line m;
-    while (tt_maps_next(&text, &m) && noted.pages < pages_most)
-      if (!m.shared && (m.prot & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE) &&
-          m.end - m.start < mapping_most)
-        look(pagemap, m.start, m.end, pages_most);
-    SC(SYS_munmap, maps, size[1]);
-  }
+  struct tt_slurped maps = tt_slurp_maps();
+  struct tt_text text = {maps.text, maps.text + maps.used};
+  struct tt_maps_line m;
+  while (maps.text && tt_maps_next(&text, &m) && noted.pages < pages_most)
+    if (!m.shared && (m.prot & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE) &&
+        m.end - m.start < mapping_most)
+      look(pagemap, m.start, m.end, pages_most);
+  tt_slurp_free(&maps);
   tt_close(pagemap);
   return (int)noted.pages;
 }

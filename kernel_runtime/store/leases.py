@@ -44,12 +44,15 @@ class Lease:
 
     def close(self) -> None:
         """Rely on nothing any more. The second call does nothing."""
-        if self._fd < 0:
+        # First of all: whatever fails below, the number may soon be someone else's.
+        fd, self._fd = self._fd, -1
+        if fd < 0:
             return
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
-        os.close(self._fd)
-        self._fd = -1
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+        finally:
+            os.close(fd)
 
 
 def read_lease(file: Path) -> list[Digest]:

@@ -88,6 +88,9 @@ class MemoryKeeper:
             await self.evict()
             if idle and self._session.router.idle and not self._again:
                 await self._prepare()
+                # what was prepared takes memory too
+                await self.measure()
+                await self.evict()
 
     async def _quiet_moment(self) -> bool:
         """Wait until no cell has run for a moment; not for ever: the budget holds in a loop too."""

@@ -229,6 +229,7 @@ def test_the_supervisor_is_killed_in_the_middle(start_notebook, place):
     assert again.run("print(open('f').read())").out in ("1", "2")
 
 
+@pytest.mark.root
 def test_a_file_that_cannot_be_written_refuses_the_restore(notebook, ability):
     notebook.run("x = 1; open('keep.txt', 'w').write('1')")
     notebook.run("x = 2; open('keep.txt', 'w').write('2'); open('new.txt', 'w').write('new')")

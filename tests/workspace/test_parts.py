@@ -20,6 +20,7 @@ from kernel_runtime.engines.workspace import WorkspaceEngine, access, content, t
 from kernel_runtime.engines.workspace.errors import SnapshotUnknown, WorkspaceRestoreRefused
 from kernel_runtime.engines.workspace.names import printable, to_bytes, to_text
 from kernel_runtime.store.blobs import BlobDamaged, BlobStore, digest_of
+from kernel_runtime.store.leases import Lease
 
 Make = Callable[..., World]
 NAME = st.binary(min_size=1, max_size=20).filter(
@@ -52,6 +53,26 @@ def test_rows_come_back(names: list[bytes], data: st.DataObject) -> None:
             link="1:2" if kind == "f" else "", xattrs=(("user.x", b"\0\xff"),),
         )  # fmt: skip
         assert tree.decode_row(tree.encode_row(entry)) == entry
+
+
+def test_a_lease_closes_its_own_descriptor_only(tmp_path: Path) -> None:
+    lease = BlobStore(tmp_path / "store").lease("one")
+    lease.close()
+    others = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+    lease.close()
+    for fd in others:
+        os.close(fd)  # fails if the lease did
+
+
+def test_a_lease_whose_file_cannot_be_removed(tmp_path: Path) -> None:
+    lease = Lease(tmp_path / "lease")
+    (tmp_path / "lease").unlink()
+    (tmp_path / "lease").mkdir()
+    with pytest.raises(OSError):
+        lease.close()
+    other = os.open("/dev/null", os.O_RDONLY)
+    lease.close()
+    os.close(other)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import shutil
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 from workspace_world import World, assert_same
 
-from kernel_runtime.engines.workspace import scan, watch
+from kernel_runtime.engines.workspace import WorkspaceEngine, scan, watch
+from kernel_runtime.store.blobs import BlobStore
 
 Make = Callable[..., World]
 
@@ -67,6 +69,92 @@ def test_metadata_is_not_changed_through_a_name_outside(make_world: Make, base: 
     world.restore(a.id)
     assert os.stat(world.W / "f").st_mode & 0o777 == 0o644
     assert os.stat(base / "outside").st_mode & 0o777 == 0o600
+
+
+def test_a_link_to_a_known_file_comes_back(make_world: Make) -> None:
+    world = make_world()
+    world.write("old/f", "one")
+    (world.W / "new").mkdir()
+    a = world.capture()
+    os.link(world.W / "old/f", world.W / "new/g")
+    b = world.capture()
+    assert b.how == "watched"
+    linked = world.picture()
+    world.restore(a.id)
+    assert os.stat(world.W / "old/f").st_nlink == 1
+    world.restore(b.id)
+    assert_same(linked, world.picture())
+
+
+def test_a_link_in_another_root_comes_back(base: Path) -> None:
+    tops = [base / "first", base / "second"]
+    for top in tops:
+        top.mkdir()
+    names = [tops[0] / "f", tops[1] / "g"]
+    engine = WorkspaceEngine(tops, BlobStore(base / "store"), journal_dir=base / "journal")
+    with contextlib.closing(engine):
+        for first, second in (names, names[::-1]):
+            first.write_text("one")
+            a = engine.capture()
+            os.link(first, second)
+            b = engine.capture()
+            assert b.how == "watched"
+            for snapshot, count in ((a, 1), (b, 2)):
+                plan = engine.plan_restore(snapshot.id)
+                engine.restore(plan, foreign=engine.capture(rules_of=snapshot.id))
+                assert os.stat(first).st_nlink == count
+            assert os.path.samefile(first, second)
+            first.unlink()
+            second.unlink()
+
+
+def test_a_write_through_a_link_made_since(make_world: Make) -> None:
+    world = make_world()
+    world.write("old/f", "one")
+    (world.W / "new").mkdir()
+    a = world.capture()
+    os.link(world.W / "old/f", world.W / "new/g")
+    world.write("new/g", "two")
+    b = world.capture()
+    assert [content(world, one.id, b"old/f") for one in (a, b)] == [b"one", b"two"]
+    world.write("new/g", "three")
+    assert content(world, world.capture().id, b"old/f") == b"three"
+    (world.W / "new/g").unlink()
+    world.write("old/f", "four")
+    assert content(world, world.capture().id, b"old/f") == b"four"
+
+
+def test_the_mode_of_a_fifo_with_two_names(make_world: Make) -> None:
+    world = make_world()
+    for name in ("old", "new"):
+        (world.W / name).mkdir()
+        os.mkfifo(world.W / name / "pipe", 0o600)
+    a = world.capture()
+    apart = world.picture()
+    (world.W / "new/pipe").unlink()
+    os.link(world.W / "old/pipe", world.W / "new/pipe")
+    world.capture()
+    os.chmod(world.W / "new/pipe", 0o640)
+    b = world.capture()
+    together = world.picture()
+    assert b.how == "watched"
+    modes = [entry.mode for _, path, entry in world.engine.manifest(b.id) if b"pipe" in path]
+    assert modes == [0o640, 0o640]
+    for snapshot, expected in ((a, apart), (b, together)):
+        world.restore(snapshot.id)
+        assert_same(expected, world.picture())
+
+
+def test_one_mode_for_each_of_two_fifos_that_became_one(make_world: Make) -> None:
+    world = make_world()
+    os.mkfifo(world.W / "f", 0o600)
+    os.mkfifo(world.W / "g", 0o640)
+    a = world.capture()
+    apart = world.picture()
+    (world.W / "g").unlink()
+    os.link(world.W / "f", world.W / "g")
+    world.restore(a.id)
+    assert_same(apart, world.picture())
 
 
 def test_a_mapped_file_is_read_again_when_it_is_named(make_world: Make) -> None:

@@ -19,9 +19,15 @@ from kernel_runtime.engines.workspace.index import load_index, save_index
 from kernel_runtime.engines.workspace.model import LeftOut, Snapshot, SnapshotId
 from kernel_runtime.engines.workspace.reading import FileReader
 from kernel_runtime.engines.workspace.rules import Rules, compile_rules
-from kernel_runtime.engines.workspace.scan import ANOTHER_ROOT, OWN_DATA, Scanner, open_below
+from kernel_runtime.engines.workspace.scan import (
+    ANOTHER_ROOT,
+    OWN_DATA,
+    Scanner,
+    open_below,
+    stale_names,
+)
 from kernel_runtime.engines.workspace.snapshots import build_trees, notes_below, write_manifest
-from kernel_runtime.engines.workspace.state import DirState, Known
+from kernel_runtime.engines.workspace.state import DirState, Key, Known
 from kernel_runtime.engines.workspace.watch import Overflow, Watch, WatchRefused
 from kernel_runtime.store.blobs import BlobError, BlobStore, BlobStoreFull, Digest, digest_of
 
@@ -158,6 +164,8 @@ class Capturer:
                 noticed = self._notices()
         changed = 0
         how = "watched"
+        by_notices: list[Root] = []
+        relinked: dict[tuple[int, int], tuple[Key, int]] = {}
         for root in self.roots:
             with self._open(root) as fd:
                 if fd is None:
@@ -173,10 +181,35 @@ class Capturer:
                 if not visited:
                     how = "scanned"
                     self._scan(root, scanner, rules, fd, fresh=not same)
-                changed += scanner.changed
-                self._forget_inodes(scanner.gone)
-                self._young += scanner.reader.young
+                else:
+                    by_notices.append(root)
+                changed += self._done(scanner)
+                relinked |= scanner.relinked
+        for root in by_notices:
+            changed += self._other_names(root, relinked, dirty)
         return how, changed
+
+    def _done(self, scanner: Scanner) -> int:
+        """Take over what a scanner found; the number of changes."""
+        self._forget_inodes(scanner.gone)
+        self._young += scanner.reader.young
+        return scanner.changed
+
+    def _other_names(
+        self, root: Root, relinked: dict[tuple[int, int], tuple[Key, int]], dirty: Dirty
+    ) -> int:
+        """Look at names of files of which only another name, in any root, was reported."""
+        state, rules = root.state, root.rules
+        stale = {} if state is None else stale_names(state, relinked)
+        if not stale or state is None or rules is None:
+            return 0
+        with self._open(root) as fd:
+            if fd is None:
+                return 0  # gone since: that is for the next capture to find
+            scanner = self.scanner(rules, dirty)
+            if not self._visit(scanner, state, fd, stale, frozenset()):
+                self._scan(root, scanner, rules, fd, fresh=False)
+            return self._done(scanner)
 
     def _notices(self) -> dict[DirState, set[bytes]]:
         """What was reported since the last capture. Raises Overflow.

@@ -95,7 +95,9 @@ class Planner:
             return False
         if target.link or present.entry.link:
             self._links = True
-        if target.content != present.entry.content:
+        # Symlinks and fifos come back one by one: what is set on one name must not show at others.
+        shared = present.links > 1 and target.kind != "f"
+        if target.content != present.entry.content or (shared and target.meta != present.entry.meta):
             return self._place(root, parts, target, present)
         if target.meta != present.entry.meta:
             self.found.remetas.append(Remeta(root, parts, target, present))

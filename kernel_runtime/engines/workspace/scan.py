@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -24,6 +24,7 @@ from kernel_runtime.engines.workspace.rules import Rules
 from kernel_runtime.engines.workspace.state import (
     NO_KEY,
     DirState,
+    Key,
     Known,
     key_of,
     vouches,
@@ -64,7 +65,9 @@ class Scanner:
 
     inodes: what is known of files by inode number. dirty_files: (st_dev, st_ino) of files to
     read again whatever their stat says. changed: how many paths were found to differ.
-    gone: directories that are no longer there.
+    gone: directories that are no longer there. relinked: files with several hard links that were
+    found new or changed, by (st_dev, st_ino): their key and st_nlink. Their other names were not
+    necessarily looked at; `stale_names` tells which have to be.
     """
 
     reader: FileReader
@@ -75,6 +78,7 @@ class Scanner:
     watcher: Watcher | None = None
     changed: int = 0
     gone: list[DirState] = field(default_factory=list)
+    relinked: dict[tuple[int, int], tuple[Key, int]] = field(default_factory=dict)
 
     def scan(self, state: DirState, fd: int, depth: int = 0) -> None:
         """List a directory and bring it, and all below, up to date."""
@@ -195,15 +199,17 @@ class Scanner:
     def _file(self, state: DirState, fd: int, name: bytes, found: os.stat_result) -> None:
         known = state.files.get(name) or self.inodes.get(found.st_ino)
         key = key_of(found)
-        if self.watcher is not None and found.st_nlink > 1:
-            self.watcher.watch_file(state, fd, name)
+        if found.st_nlink > 1:
+            self._shared(state, fd, name, found)
         if (
             known is not None
             and known.trusted
             and known.key == key
+            # A link made since may have been written through in the same tick of the clock.
+            and known.links == found.st_nlink
             and (found.st_dev, found.st_ino) not in self.dirty_files
         ):
-            if state.files.get(name) is not known or known.links != found.st_nlink:
+            if state.files.get(name) is not known:
                 self._set(state, name, self._again(known, name, found))
             return
         try:
@@ -218,7 +224,10 @@ class Scanner:
     def _small(self, state: DirState, fd: int, name: bytes, found: os.stat_result) -> None:
         key = key_of(found)
         known = state.files.get(name)
-        if known is not None and known.key == key and known.trusted:
+        if found.st_nlink > 1:
+            self._shared(state, fd, name, found)
+        same = known is not None and (known.key, known.links) == (key, found.st_nlink)
+        if known is not None and known.trusted and same:
             return
         now, mono = time.time_ns(), time.monotonic_ns()
         is_link = stat.S_ISLNK(found.st_mode)
@@ -238,6 +247,14 @@ class Scanner:
         trusted = vouches(self.reader.trust(fd, found.st_dev), found.st_ctime_ns, seen, now, mono)
         self._set(state, name, Known(entry, key, found.st_nlink, trusted, seen))
 
+    def _shared(self, state: DirState, fd: int, name: bytes, found: os.stat_result) -> None:
+        """A name of a file with several: have it watched, and note what its other names miss."""
+        if self.watcher is not None:
+            self.watcher.watch_file(state, fd, name)
+        known, now = state.files.get(name), (key_of(found), found.st_nlink)
+        if known is None or (known.key, known.links) != now:
+            self.relinked[found.st_dev, found.st_ino] = now
+
     def _keep_older(self, state: DirState, name: bytes, torn: Entry, found: os.stat_result) -> None:
         """A file that changes all the time: keep the last consistent reading, and say so."""
         known = state.files.get(name)
@@ -250,7 +267,7 @@ class Scanner:
         state.touch(name)
 
     def _again(self, known: Known, name: bytes, found: os.stat_result) -> Known:
-        """The same inode under another name, or with another number of links."""
+        """The same inode under another name."""
         old = known.entry
         entry = make_entry(
             name, old.kind, old.mode, old.uid, old.gid, old.mtime_ns, size=old.size,
@@ -328,6 +345,23 @@ class Scanner:
                 below.detached = True
                 if self.watcher is not None:
                     self.watcher.forget(below)
+
+
+def stale_names(
+    top: DirState, relinked: Mapping[tuple[int, int], tuple[Key, int]]
+) -> dict[DirState, set[bytes]]:
+    """Names of these files that still have what was known before they were found changed.
+
+    link(2) is reported where the new name is, and nowhere else, unless the file itself is
+    watched (inotify(7)): nothing else tells that the old name is now one of several.
+    """
+    found: dict[DirState, set[bytes]] = {}
+    for state in top.walk() if relinked else ():
+        for name, known in state.files.items():
+            now = relinked.get(known.key[:2])
+            if now is not None and (known.key, known.links) != now:
+                found.setdefault(state, set()).add(name)
+    return found
 
 
 def open_below(access: Access, root_fd: int, names: Iterable[bytes]) -> int:

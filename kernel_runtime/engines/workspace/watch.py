@@ -3,9 +3,11 @@
 Race-free by order: a directory is watched before it is listed, and notices are read before
 anything is looked at. What changes after that gives a notice for the next capture, at worst a
 superfluous one. A file with several hard links is watched itself, since a write through
-another of its names is not reported to its directory.
+another of its names is not reported to its directory. A second name is reported where it is
+made, and the caller then looks at the first: its directory is not told (inotify(7)).
 
-Not seen: writes through a shared mapping while it lasts (the caller names those files), and
+Not seen: a second name made where nothing is watched, and what is done through it; writes
+through a shared mapping while it lasts (the caller names those files), and
 changes made by other machines; filesystems where that can happen are not watched.
 """
 
