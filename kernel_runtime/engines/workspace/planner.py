@@ -97,9 +97,10 @@ class Planner:
             self._links = True
         # Symlinks and fifos come back one by one: what is set on one name must not show at others.
         shared = present.links > 1 and target.kind != "f"
-        if target.content != present.entry.content or (shared and target.meta != present.entry.meta):
+        other_meta = target.meta != present.entry.meta
+        if target.content != present.entry.content or (shared and other_meta):
             return self._place(root, parts, target, present)
-        if target.meta != present.entry.meta:
+        if other_meta:
             self.found.remetas.append(Remeta(root, parts, target, present))
         return False
 
