@@ -78,13 +78,15 @@ class Cell:
 class Manager(KernelManager):
     """Starts the supervisor of this checkout with given arguments, installed or not."""
 
+    prefix: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
 
     @property
     def kernel_spec(self) -> KernelSpec:
         # the whole suite can be run in another mode: TT_SUPERVISOR="--Supervisor.sandbox=none"
         extra = [*self.arguments, *os.environ.get("TT_SUPERVISOR", "").split()]
-        argv = [sys.executable, "-m", "kernel_runtime", "-f", "{connection_file}", *extra]
+        program = [sys.executable, "-m", "kernel_runtime", "-f", "{connection_file}"]
+        argv = [*self.prefix, *program, *extra]
         return KernelSpec(argv=argv, language="python", interrupt_mode="message")
 
 
@@ -195,12 +197,15 @@ def start_notebook(
     started: list[Notebook] = []
 
     def start(
-        *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
+        *arguments: str,
+        cwd: Path | None = None,
+        env: dict[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
     ) -> Notebook:
         where = cwd or tmp_path / "work"
         where.mkdir(exist_ok=True)
         manager = Manager()
-        manager.arguments = arguments
+        manager.prefix, manager.arguments = prefix, arguments
         manager.start_kernel(cwd=str(where), env={**os.environ, **(env or {})})
         client = manager.blocking_client()
         client.start_channels()

@@ -32,7 +32,8 @@ def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
         ("child processes", lambda: lost_children.mend(lost)),
     ]
     if not ids_kept:
-        steps.append(("ids", lambda: _new_ids(kernel)))
+        # first, before any other Python thread gets the interpreter and compares ids
+        steps.insert(0, ("ids", lambda: _new_ids(kernel)))
     for name, step in steps:
         try:
             notes += step()
@@ -90,12 +91,16 @@ def history_file(kernel: ExecutorKernel) -> str:
 def _new_ids(kernel: ExecutorKernel) -> Notes:
     """Without the old ids: put right what remembers one."""
     assert kernel.session is not None
-    kernel.session.pid = os.getpid()
-    threading.main_thread()._native_id = threading.get_native_id()  # type: ignore[attr-defined]
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         for child in list(process._children):
             child._parent_pid = os.getpid()
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        for finalizer in list(util._finalizer_registry.values()):
+            finalizer._pid = os.getpid()  # else Pool.terminate() does nothing
+    kernel.session.pid = os.getpid()
+    threading.main_thread()._native_id = threading.get_native_id()  # type: ignore[attr-defined]
     _keep_loops_running(kernel)
     return [["ids", "process", f"the process has a new id ({os.getpid()}); so have its threads"]]
 

@@ -290,7 +290,8 @@ def test_restart_gives_a_clean_session(notebook):
     assert not psutil.wait_procs(old, timeout=5)[1]
 
 
-def test_no_zombies(notebook):
+def test_no_zombies(notebook, ability):
+    ability("namespaces", notebook.command("status")["engines"]["sandbox"] == "namespaces")
     cell = notebook.run(
         "import subprocess, time\n"
         "for _ in range(50): subprocess.run(['sh', '-c', '(sleep 0.1 &) ; exit'])\n"
