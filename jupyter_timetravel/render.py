@@ -89,7 +89,10 @@ def tree_html(listing: Mapping[str, Any], limit: int | None = ROWS_SHOWN) -> str
         record = by_id[row.id]
         style = "" if row.on_present_branch else f' style="{_MUTED}"'
         if row.is_head:
-            style = ' style="background:var(--jp-brand-color3,rgba(33,150,243,.2))"'
+            style = (
+                ' style="background:var(--jp-layout-color2,rgba(128,128,128,.15));'
+                'box-shadow:inset 3px 0 var(--jp-brand-color1,#2196f3)"'
+            )
         marked = escape(" · ".join(marks(record)))
         cells = [
             f'<td style="{_CELL};font-family:var(--jp-code-font-family,monospace);white-space:pre">'

@@ -91,8 +91,11 @@ class Supervisor(Configurable):
                 )
             try:
                 checked[name] = traits[name]._validate(self, _typed(value, traits[name]))
-            except Exception as error:
-                raise BadRequest(f"{name} cannot be {value!r}: {error}") from None
+            except Exception:
+                raise BadRequest(
+                    f"{name} cannot be {value!r}. It takes {traits[name].info()}. "
+                    "Nothing was changed."
+                ) from None
         for name, value in checked.items():
             setattr(self, name, value)
 

@@ -44,6 +44,9 @@ class Listener(Protocol):
     def on_request(self, executor: Executor, report: dict[str, Any]) -> None:
         """A magic asks for something."""
 
+    def on_exit_asked(self) -> None:
+        """A cell has called ``exit``."""
+
     def on_log(self, level: int, text: str) -> None:
         """The kernel in the executor logged."""
 
@@ -187,6 +190,7 @@ class Executor:
             self._listener.on_request(self, report)
         elif kind == "exit_asked":
             self.exit_asked = True
+            self._listener.on_exit_asked()
         elif kind == "moving":
             self._moving = report
         elif (future := self._reports.pop(report["id"], None)) and not future.done():

@@ -64,6 +64,8 @@ class Recovery:
         session = self._session
         try:
             async with session.lock:
+                # so that `%restore --undo` takes the exit back
+                await session.checkpoints.take("safety", request=request, comment="before exit")
                 executor.end_expected = True
                 executor.link.command("shutdown")
                 with contextlib.suppress(asyncio.TimeoutError, SandboxError):
@@ -71,12 +73,6 @@ class Recovery:
                 await session.restores.stop_processes()
                 await session.start_executor()
                 await session.checkpoints.take("restart", request=None)
-            session.router.say(
-                "The process has ended, as you asked; this is a fresh one. "
-                "%restore goes back to any checkpoint.\n",
-                request.message,
-                "stderr",
-            )
         finally:
             session.router.release("death")
 
@@ -96,7 +92,8 @@ class Recovery:
     def _told(back: Checkpoint | None) -> str:
         if back is None:
             return "A fresh one was started; its variables are gone."
-        code = f" (after `{back.code[:60]}`)" if back.code else ""
+        shown = back.code if len(back.code) <= 60 else back.code[:59] + "…"
+        code = f" (after `{shown}`)" if shown else ""
         return f"The session is back at checkpoint #{back.number}{code}; run the next cell."
 
     async def _bring_back(self) -> tuple[Checkpoint | None, str]:
@@ -153,6 +150,6 @@ class Recovery:
             return f" The files stay as the dead cell left them: {error}"
         count = len(plan.changes)
         return (
-            f" {count} file{'s' if count != 1 else ''} that the cell had changed went back too; "
+            f" {count} file{'s' if count != 1 else ''} changed since that checkpoint went back too; "
             f"`%restore {safety.checkpoint.number} --only files` brings them again."
         )

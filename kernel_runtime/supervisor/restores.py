@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.workspace.errors import WorkspaceError
-from kernel_runtime.engines.workspace.model import RestorePlan, RestoreResult
+from kernel_runtime.engines.workspace.model import Change, RestorePlan, RestoreResult
 from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.engines.workspace.protect import DOCUMENT
 from kernel_runtime.errors import (
     RestoreFailed,
     RestoreRefused,
@@ -111,6 +112,11 @@ class Restorer:
                         f"the cause, or take memory alone: %restore {target.number} --only process."
                     )
                 plan.warnings += [f"{printable(p)}: {why}" for p, why in plan.files.warnings]
+                plan.warnings += [
+                    f"{printable(one.path)} stays as it is: {one.reason}"
+                    for one in plan.files.kept
+                    if one.reason != DOCUMENT
+                ]
         return plan
 
     async def dry_run(self, target: Checkpoint, only: str | None) -> dict[str, Any]:
@@ -230,7 +236,12 @@ class Restorer:
         before = safety.checkpoint.variables if plan.frozen is not None else None
         result = self._result(plan, safety, done, before)
         result["threads"] = {"brought_back": threads, "ids_kept": ids_kept}
-        result["warnings"] += [f"{kind}: {subject}: {detail}" for kind, subject, detail in notes]
+        result["warnings"] += [
+            f"not brought back: {kind} {subject}: {detail}"
+            if kind == "child process"
+            else f"{kind}: {subject}: {detail}"
+            for kind, subject, detail in notes
+        ]
         capture = plan.target.capture("process")
         if plan.frozen is not None and capture is not None:
             told = {subject for _, subject, _ in notes}
@@ -331,7 +342,7 @@ class Restorer:
         variables: dict[str, Any] = {"added": [], "removed": [], "changed": []}
         if before is not None:
             variables = dict(diff_variables(before, plan.target.variables))
-        changes = plan.files.changes if plan.files is not None and done is not None else ()
+        changes = _changes(plan.files) if plan.files is not None and done is not None else []
         return {
             "checkpoint": timeline.record(timeline[plan.target.id]),
             "safety": timeline.record(safety.checkpoint) if safety else None,
@@ -346,3 +357,11 @@ class Restorer:
             "warnings": list(plan.warnings),
             "took_ms": 0.0,
         }
+
+
+def _changes(files: RestorePlan | None) -> list[Change]:
+    """What the restore changes: without what differs and stays as it is (the running notebook)."""
+    if files is None:
+        return []
+    kept = {(one.root, one.path) for one in files.kept}
+    return [change for change in files.changes if (change.root, change.path) not in kept]

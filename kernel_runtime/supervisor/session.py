@@ -226,6 +226,15 @@ class Session:
             self.log.error("executor: %s", text.rstrip())
         self.router.on_raw_output(name, text)
 
+    def on_exit_asked(self) -> None:
+        request = self.router.in_flight
+        self.router.say(
+            "The process ends with this cell, as you ask; a fresh one takes its place. "
+            "`%restore --undo` takes that back.\n",
+            request.message if request else None,
+            "stderr",
+        )
+
     def on_log(self, level: int, text: str) -> None:
         self.log.log(level, "executor: %s", text)
 

@@ -69,6 +69,24 @@ def test_13_the_notebook_itself_is_not_rolled_back(start_notebook, tmp_path):
     assert (work / "other.ipynb").read_text() == early
 
 
+def test_notebooks_that_were_deleted_come_back(notebook):
+    nbformat.write(nbformat.v4.new_notebook(), notebook.cwd / "mine.ipynb")
+    (notebook.cwd / "sub").mkdir()
+    nbformat.write(nbformat.v4.new_notebook(), notebook.cwd / "sub" / "other.ipynb")
+    (notebook.cwd / "a.py").write_text("1")
+    notebook.run("x = 1")
+    notebook.head()
+    before = (notebook.cwd / "mine.ipynb").read_bytes()
+    notebook.run("!rm -rf *")
+    report = notebook.run("%restore 1").out
+    assert (notebook.cwd / "mine.ipynb").read_bytes() == before
+    assert (notebook.cwd / "sub" / "other.ipynb").exists() and "mine.ipynb" in report
+    notebook.head()
+    (notebook.cwd / "mine.ipynb").write_text("EDIT")
+    report = notebook.run("%restore 1").out
+    assert (notebook.cwd / "mine.ipynb").read_text() == "EDIT" and "mine.ipynb" not in report
+
+
 def test_what_someone_else_wrote_since_is_kept(notebook):
     notebook.run("open('f', 'w').write('1')")
     notebook.run("x = 1")

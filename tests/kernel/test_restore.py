@@ -157,9 +157,10 @@ def test_the_executor_dies_and_the_session_goes_on(notebook, fatal, how):
 def test_exit_gives_a_fresh_process_and_keeps_the_timeline(notebook):
     notebook.run("x = 41")
     queued = [notebook.send("exit"), notebook.send("print('x' in dir())")]
-    assert notebook.wait(queued[0]).status == "ok"
+    cell = notebook.wait(queued[0])
+    assert cell.status == "ok" and "--undo" in cell.text("stderr")
     assert notebook.wait(queued[1]).out == "False"
-    notebook.run("%restore 1")
+    notebook.run("%restore --undo")
     assert notebook.run("x").result == "41"
 
 

@@ -312,7 +312,7 @@ class WorkspaceEngine:
         warnings = list(found.warnings)
         stager = Stager(
             self.store, reader,
-            skip=lambda root, path: bool(protections[root].reason(path)),
+            skip=lambda root, path: protections[root].keeps_out(path),
             warn=lambda path, why: warnings.append((path, why)),
             allow_missing=plan.allow_missing,
         )  # fmt: skip

@@ -64,7 +64,10 @@ class Planner:
     ) -> bool:
         path = join(parts, name)
         present: Known | DirState | None = state.files.get(name) or state.dirs.get(name)
-        reason = self._protections[root].reason(path)
+        protection = self._protections[root]
+        reason = protection.reason(path)
+        if present is None and target is not None and not protection.keeps_out(path):
+            reason = ""
         note = state.notes.get(name)
         if note is not None and note[1]:
             reason = f"what is there now cannot be kept: {note[0]}"

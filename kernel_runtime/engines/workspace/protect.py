@@ -40,6 +40,11 @@ class Protection:
             return DOCUMENT if path.endswith(_SUFFIX) else ""
         return DOCUMENT if path in self.documents else ""
 
+    def keeps_out(self, path: bytes) -> bool:
+        """Whether it may not even be made where nothing is. A notebook that is gone may: there is
+        nothing of the front end's to overwrite."""
+        return self.reason(path) not in ("", DOCUMENT)
+
     def may_be_below(self, path: bytes) -> bool:
         """Whether something that must stay can lie below this directory at all."""
         if self.documents is None:
