@@ -150,6 +150,6 @@ class Recovery:
             return f" The files stay as the dead cell left them: {error}"
         count = len(plan.changes)
         return (
-            f" {count} file{'s' if count != 1 else ''} changed since that checkpoint went back too; "
+            f" {count} file{'s' if count != 1 else ''} changed since then went back too; "
             f"`%restore {safety.checkpoint.number} --only files` brings them again."
         )
