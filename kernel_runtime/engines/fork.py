@@ -62,6 +62,8 @@ class ForkEngine:
         listener, address = self._listen()
         try:
             frozen = await executor.freeze(listener.fileno(), address, move=move)
+            # only the frozen process holds it now: if there is none, a connection is refused
+            listener.close()
             if not frozen.pid:  # a moved process cannot tell its new id before it is gone
                 frozen.pid, _, _ = await ask(frozen, Command.PING)
         except OSError as error:

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp
+from tornado import ioloop
 from traitlets import Integer, Type
 
 from kernel_runtime import linux
@@ -110,6 +111,17 @@ class ExecutorApp(IPKernelApp):
             self.shell.extension_manager.load_extension("jupyter_timetravel")
         except Exception:  # checkpoints and the sidebar work without the magics
             self.log.exception("The time-travel magics could not be loaded.")
+
+    def start(self) -> None:
+        """Run the loop. An interrupt that strikes between two cells must not end it."""
+        self.kernel.start()
+        self.io_loop = ioloop.IOLoop.current()
+        while True:
+            try:
+                self.io_loop.start()
+                return
+            except KeyboardInterrupt:
+                self.log.debug("An interrupt came between two cells.")
 
     def close(self) -> None:
         """Nothing to close: the process ends."""

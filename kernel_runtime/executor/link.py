@@ -112,6 +112,10 @@ class Link:
 
     def readable(self) -> list[Frame]:
         """Return the frames that have come, without waiting. Raises EOFError at the end."""
+        if os.getpid() != self.pid:
+            # a child that user code forked and let go on to the event loop: what comes over the
+            # link is its parent's
+            os._exit(0)
         self._receive()
         frames = [*self._backlog, *self._decoder]
         self._backlog.clear()
@@ -121,8 +125,10 @@ class Link:
         """Wait for a frame, in the middle of a cell; others are kept for the event loop.
 
         serve(frame) may handle a frame at once (it returns True). A signal handler may raise.
-        Raises EOFError at the end of the link.
+        Raises EOFError at the end of the link, RuntimeError in a process that user code forked.
         """
+        if os.getpid() != self.pid:
+            raise RuntimeError("A forked process cannot ask the notebook for anything.")
         while True:
             for frame in self._decoder:
                 if wanted(frame):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +89,10 @@ class TimeTravel:
         move = bool(command["move"])
         woken = 0
         try:
+            if time.monotonic() > command["until"]:
+                raise errors.CheckpointRefused(
+                    "The process was busy for too long to be frozen. It runs on."
+                )
             if self._library is None:
                 raise errors.CheckpointRefused(self._no_library)
             at_leisure = not (move or self._waiting or self._hurried)
@@ -157,6 +163,21 @@ class TimeTravel:
         Raises the TimeTravelError that the supervisor answers with, and LeaveCell when the session
         is about to be restored: then nothing after it in the cell runs.
         """
+        if threading.current_thread() is not threading.main_thread():
+            raise errors.BadRequest(
+                "Time travel can be asked for in a cell only, not in a thread. Nothing was done."
+            )
+        # an interrupt is put off until the answer is there: it would leave a freeze half done
+        came: list[int] = []
+        handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+        try:
+            return self._request(command, args)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+            if came and callable(handler):
+                handler(signal.SIGINT, None)
+
+    def _request(self, command: str, args: dict[str, Any]) -> dict[str, Any]:
         self._requests += 1
         number = self._requests
         self._link.report(report="request", id=number, command=command, args=args)

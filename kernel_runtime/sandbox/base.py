@@ -62,9 +62,11 @@ class InitClient:
     mode = ""
     ids_kept = False
 
-    def __init__(self, on_exit: Callable[[int, int], None]) -> None:
-        """on_exit(pid, status) is called for each reaped child of init, also for orphans."""
+    def __init__(self, on_exit: Callable[[int, int], None], on_lost: Callable[[], None]) -> None:
+        """on_exit(pid, status) is called for each reaped child of init, also for orphans;
+        on_lost() when init itself is gone, after it was up."""
         self._on_exit = on_exit
+        self._on_lost = on_lost
         self._control: socket.socket | None = None
         self._starter: subprocess.Popen[bytes] | None = None
         self._pid = 0
@@ -151,6 +153,8 @@ class InitClient:
                 future.set_exception(error)
         self._answers.clear()
         self._exit_waiters.clear()
+        if self._up is not None and self._up.exception() is None:
+            self._on_lost()
 
     async def _ask(self, op: str, pass_fds: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
         if self._control is None:

@@ -26,6 +26,9 @@ from kernel_runtime.supervisor.session import Session
 
 _PARENT_S = 1.0
 
+SANDBOX_LOST = 4
+"""Exit status when the sandbox was killed under the kernel."""
+
 START_FAILED = 3
 """Exit status when the kernel could not be set up."""
 
@@ -97,6 +100,13 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
             log=self.log,
         )
         control = Control(channels, session, ended.set)
+        failed = []
+
+        def fatal() -> None:
+            failed.append(True)
+            ended.set()
+
+        session.on_fatal = fatal
         try:
             channels.receive(
                 {
@@ -115,6 +125,8 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
             await session.shutdown()
             channels.close()
             shutil.rmtree(runtime_dir, ignore_errors=True)
+        if failed:
+            sys.exit(SANDBOX_LOST)
 
     @staticmethod
     async def _watch_parent(parent: int, ended: asyncio.Event) -> None:

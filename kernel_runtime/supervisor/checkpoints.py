@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.workspace.model import Snapshot
 from kernel_runtime.errors import CheckpointRefused, RestoreRefused
+from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.policy import is_checkpoint_only, may_change
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import (
@@ -60,13 +61,16 @@ class Checkpointer:
         async with self._session.lock:
             await self.take(reason, request=None)
 
-    async def after_cell(self, request: Request) -> None:
-        """The automatic checkpoint; the next request waits until it is cut."""
+    async def after_cell(self, request: Request, executor: Executor) -> None:
+        """The automatic checkpoint; the next request waits until it is cut.
+
+        executor: the one that ran the cell. Another one by now means that the session was restored.
+        """
         session = self._session
         try:
             async with session.lock:
-                if session.executor is None or not session.executor.alive:
-                    return  # it died meanwhile: recovery is on its way
+                if session.executor is not executor or not executor.alive:
+                    return  # restored, or dead: recovery is on its way
                 taken = await self.take("cell", request=request)
                 self._warn(taken, request)
         finally:
@@ -104,6 +108,8 @@ class Checkpointer:
             )
         except CheckpointRefused as error:
             await files
+            if session.executor is not None and not session.executor.alive:
+                session.executor_lost(session.executor)
             raise RestoreRefused(
                 f"The present state could not be held, so nothing was restored: {error}"
             ) from error

@@ -74,6 +74,7 @@ class Commands:
             )
         if not isinstance(args, dict):
             raise BadRequest(f"The arguments of {command} must be an object. Nothing was done.")
+        check_types(args)
         try:
             inspect.signature(handler).bind(**args)
         except TypeError as error:
@@ -93,12 +94,14 @@ class Commands:
         request = self._session.router.in_flight
         try:
             if command == "restore" and not args.get("dry_run"):
+                check_types(args)
                 self._check_restore(request, **args)
                 assert request is not None
                 request.leaving = True
                 self._restore_args = args
                 answer["leave"] = True
             elif command == "checkpoint":
+                check_types(args)
                 answer["result"] = await self._checkpoint(request, **args)
             else:
                 answer["result"] = await self.run(command, args)
@@ -315,6 +318,34 @@ class Commands:
     async def do_subscribe(self, events: bool = True) -> dict[str, Any]:
         self._session.events.wanted = bool(events)
         return {"events": bool(events)}
+
+
+_TEXT: tuple[type, ...] = (str,)
+_NAME: tuple[type, ...] = (int, str)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "checkpoint": _NAME,
+    "a": _NAME,
+    "b": (*_NAME, type(None)),
+    "history": (*_NAME, type(None)),
+    "comment": _TEXT,
+    "label": (*_TEXT, type(None)),
+    "only": (*_TEXT, type(None)),
+    "set": (dict, type(None)),
+    **dict.fromkeys(
+        ("pin", "pinned", "include_auto", "dry_run", "undo", "force", "events"), (bool,)
+    ),
+}
+
+
+def check_types(args: dict[str, Any]) -> None:
+    """Raise BadRequest for an argument of the wrong type: nothing is guessed."""
+    for name, value in args.items():
+        wanted = _TYPES.get(name)
+        if wanted is None:
+            continue  # an unknown argument is refused by name
+        if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+            names = " or ".join("null" if t is type(None) else t.__name__ for t in wanted)
+            raise BadRequest(f"{name} must be {names}, not {value!r}. Nothing was done.")
 
 
 def _snapshot(checkpoint: Checkpoint | None) -> str | None:

@@ -54,16 +54,22 @@ class Supervisor(Configurable):
         "python3-timetravel", help="A notebook has one timeline for each kernel name."
     ).tag(config=True)
     memory_fraction = Float(
-        0.25, help="Part of the memory (the cgroup's or the machine's) that checkpoints may hold."
+        0.25,
+        min=0.0,
+        max=1.0,
+        help="Part of the memory (the cgroup's or the machine's) that checkpoints may hold.",
     ).tag(config=True, live=True)
-    max_processes = Integer(2000, help="Most frozen processes that are kept.").tag(
+    max_processes = Integer(2000, min=2, help="Most frozen processes that are kept.").tag(
         config=True, live=True
     )
-    stop_timeout = Float(2.0, help="Seconds within which all threads must stop.").tag(
-        config=True, live=True
-    )
+    stop_timeout = Float(
+        2.0, min=0.01, max=600.0, help="Seconds within which all threads must stop."
+    ).tag(config=True, live=True)
     aside_limit = Integer(
-        1 << 30, help="Bytes of shared memory and deleted files that one checkpoint copies."
+        1 << 30,
+        min=0,
+        max=1 << 48,
+        help="Bytes of shared memory and deleted files that one checkpoint copies.",
     ).tag(config=True, live=True)
     unshare = Bool(
         True,

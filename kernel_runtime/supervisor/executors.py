@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,8 +20,15 @@ from kernel_runtime.supervisor.link import ExecutorLink
 from kernel_runtime.supervisor.output import OutputPipe
 from kernel_runtime.timeline.model import Note
 
-LINK_FD, OUT_FD, ERR_FD = 200, 201, 202
-"""Our descriptors in the executor: out of the way of what programs expect to be low."""
+
+def _our_descriptors() -> tuple[int, int, int]:
+    """Numbers in the executor: out of the way of what programs expect to be low."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    first = 200 if limit > 256 else max(8, limit - 8)
+    return first, first + 1, first + 2
+
+
+LINK_FD, OUT_FD, ERR_FD = _our_descriptors()
 
 _BOOT = Path(__file__).resolve().parents[1] / "executor" / "boot.py"
 _HELLO_S = 120.0
@@ -232,13 +241,17 @@ class Executor:
         self._moving = {}
         self.end_expected = move
         try:
+            # the clock is the same on both sides: a command that is read too late is not obeyed
+            until = time.monotonic() + _FREEZE_S
             report = await asyncio.wait_for(
-                self._ask("freeze", [listener], move=move, **self._options), _FREEZE_S
+                self._ask("freeze", [listener], move=move, until=until, **self._options),
+                2 * _FREEZE_S,
             )
         except ConnectionError as error:
             if move and self._moving:
                 # gone as it should be: the frozen process waits at its address
                 return Frozen("", 0, address, details={"variables": self._moving["variables"]})
+            self.end_expected = False
             raise CheckpointRefused("The process ended while it was being frozen.") from error
         except asyncio.TimeoutError:
             self.end_expected = False

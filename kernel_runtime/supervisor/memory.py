@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import time
 from typing import TYPE_CHECKING
 
@@ -144,7 +145,7 @@ class MemoryKeeper:
         plan = plan_evictions(
             held,
             budget_bytes=self.budget + self._shared_with_live,
-            max_processes=session.config.max_processes,
+            max_processes=min(session.config.max_processes, process_limit() // 2),
             head=timeline.head.id if timeline.head else None,
             last_safety=timeline.last_safety.id if timeline.last_safety else None,
         )
@@ -184,6 +185,21 @@ class MemoryKeeper:
             if target is not None and target.twin is None and session.router.idle:
                 with contextlib.suppress(OSError):
                     await session.engine.prepare_twin(target)
+
+
+def process_limit() -> int:
+    """Processes that this user, or this cgroup, may have: the frozen ones may take half of it."""
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    limit = soft if soft != resource.RLIM_INFINITY and os.geteuid() != 0 else 1 << 30
+    for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
+        try:
+            with open(path) as f:
+                text = f.read().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            limit = min(limit, int(text))
+    return limit
 
 
 def set_sizes(proc: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ as ipykernel does: an asynchronous cell may wait for a widget's answer.
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,7 +76,7 @@ class Router:
         self._on_done = on_done
         self._queue: deque[Request] = deque()
         self._comms_in_flight: dict[str, Request] = {}
-        self._holds: set[str] = set()
+        self._holds: Counter[str] = Counter()
         self._doomed: list[Request] = []
         self._to_say: list[str] = []
         self._waiting_input: str | None = None
@@ -113,12 +113,13 @@ class Router:
     # The queue
 
     def hold(self, reason: str) -> None:
-        """Hand no request on until the same reason is released."""
-        self._holds.add(reason)
+        """Hand no request on until the same reason is released, as often as it was given."""
+        self._holds[reason] += 1
 
     def release(self, reason: str) -> None:
-        """Take a hold away."""
-        self._holds.discard(reason)
+        """Take one hold away."""
+        self._holds[reason] -= 1
+        self._holds += Counter()  # without those that are used up
         self.dispatch()
 
     @property

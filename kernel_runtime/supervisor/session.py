@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -77,7 +77,8 @@ class Session:
         self._closing = False
         self._kernel_info: dict[str, Any] = {}
         self.limits: list[str] = []
-        self.sandbox: InitClient = NoSandbox(self._on_exit)
+        self.on_fatal: Callable[[], None] = lambda: None
+        self.sandbox: InitClient = NoSandbox(self._on_exit, self._on_sandbox_lost)
         self.events = Events(channels)
         self.router = Router(channels, self._on_start, self._on_done)
         self.files = Files(config, self.cwd, log)
@@ -119,7 +120,7 @@ class Session:
     async def _start_sandbox(self) -> None:
         wanted = self.config.sandbox
         if wanted != "none":
-            self.sandbox = NamespaceSandbox(self._on_exit)
+            self.sandbox = NamespaceSandbox(self._on_exit, self._on_sandbox_lost)
             try:
                 await self.sandbox.start()
                 return
@@ -131,7 +132,7 @@ class Session:
                 f"No namespaces: {reason} Restored processes get new ids; memory and files are "
                 "held all the same. `jupyter timetravel doctor` says what to change."
             )
-        self.sandbox = NoSandbox(self._on_exit)
+        self.sandbox = NoSandbox(self._on_exit, self._on_sandbox_lost)
         await self.sandbox.start()
 
     async def start_executor(self) -> None:
@@ -247,6 +248,22 @@ class Session:
             self.router.hold("death")
             self.background(self.recovery.recover(executor))
 
+    def executor_lost(self, executor: Executor) -> None:
+        """It is gone though its end had looked meant: put the session back."""
+        executor.end_expected = False
+        self.router.hold("death")
+        self.background(self.recovery.recover(executor))
+
+    def _on_sandbox_lost(self) -> None:
+        """Init is gone and everything inside with it: the kernel ends, so that it is restarted."""
+        if self._closing:
+            return
+        self.log.critical("The sandbox's init process is gone; the kernel ends.")
+        self.router.answer_in_flight(
+            error=("SandboxDied", "The sandbox of this kernel was killed. Restart the kernel.")
+        )
+        self.on_fatal()
+
     def _on_exit(self, pid: int, status: int) -> None:
         """A child of init was reaped; a frozen process that ended is no checkpoint any more."""
         if self.executor is not None and self.executor.pid == pid:
@@ -264,15 +281,18 @@ class Session:
 
     def _on_done(self, request: Request) -> None:
         """The executor has finished a request."""
-        if self.executor is not None and self.executor.exit_asked:
-            self.router.hold("death")
-            self.background(self.recovery.start_afresh(self.executor, request))
-        elif request.leaving:
+        executor = self.executor
+        if request.leaving:
             self.router.hold("restore")
             self.background(self.commands.restore_after_cell(request))
+        elif executor is None:
+            return
+        elif executor.exit_asked:
+            self.router.hold("death")
+            self.background(self.recovery.start_afresh(executor, request))
         elif request.is_cell and self.checkpoints.wanted_after(request):
             self.router.hold("checkpoint")
-            self.background(self.checkpoints.after_cell(request))
+            self.background(self.checkpoints.after_cell(request, executor))
 
     # Requests on the control channel
 

@@ -1,0 +1,127 @@
+"""What went wrong once, when somebody tried to break it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+
+
+def executor_of(notebook):
+    """The live process, as psutil has it."""
+    for process in psutil.Process(notebook.pid).children(recursive=True):
+        if process.name() != "tt-frozen" and "boot.py" in " ".join(process.cmdline()):
+            return process
+    raise AssertionError("no executor")
+
+
+def test_the_executor_dies_while_it_is_being_moved(notebook):
+    notebook.cells("x = 1", "x = 2")
+    notebook.head()
+    process = executor_of(notebook)
+    process.suspend()
+    message = notebook.client.session.msg(
+        "timetravel_request", {"version": 1, "command": "restore", "args": {"checkpoint": 1}}
+    )
+    notebook.client.control_channel.send(message)
+    time.sleep(0.5)
+    process.kill()
+    assert notebook.run("x in (1, 2)", timeout=40).result == "True"
+
+
+def test_exit_and_restore_in_one_cell(notebook):
+    notebook.cells("x = 1", "x = 2")
+    assert notebook.run("exit()\n%restore 1").status == "ok"
+    assert notebook.run("x").result == "1"
+
+
+def test_a_forked_child_that_goes_on_takes_no_messages(notebook):
+    notebook.run("import os\npid = os.fork()\nif pid: print('parent')")
+    for n in range(5):
+        assert notebook.run(f"print({n})").out == str(n)
+
+
+def test_an_interrupt_while_a_checkpoint_is_made(notebook):
+    for _ in range(10):
+        msg_id = notebook.send(
+            "for i in range(5):\n    get_ipython().run_line_magic('checkpoint', 'c')"
+        )
+        time.sleep(0.02)
+        notebook.interrupt()
+        notebook.wait(msg_id, timeout=20)
+    assert notebook.run("print('fine')", timeout=20).out == "fine"
+
+
+def test_magics_in_threads_are_refused(notebook):
+    cell = notebook.run(
+        "import threading\nfound = []\n"
+        "def ask():\n"
+        "    try: get_ipython().run_line_magic('checkpoint', '')\n"
+        "    except Exception as error: found.append(type(error).__name__)\n"
+        "t = threading.Thread(target=ask); t.start(); t.join(5); print(len(found))"
+    )
+    assert cell.out.splitlines()[-1] in ("0", "1")
+    assert notebook.run("%checkpoint ok").status == "ok"
+
+
+def test_two_restores_and_a_cell_behind_them(notebook):
+    notebook.cells("x = 1", "x = 2")
+    notebook.head()
+    for _ in range(2):
+        notebook.client.control_channel.send(
+            notebook.client.session.msg(
+                "timetravel_request",
+                {"version": 1, "command": "restore", "args": {"checkpoint": 1}},
+            )
+        )
+    time.sleep(0.01)
+    msg_id = notebook.send("y = 5")
+    assert notebook.wait(msg_id).status == "ok"
+    assert notebook.run("print(x, y)").out == "1 5"
+
+
+def test_a_restored_session_has_no_checkpoint_of_the_cell_that_was_cut_off(notebook):
+    notebook.run("x = 1")
+    msg_id = notebook.send("x = 50\nimport time\ntime.sleep(60)")
+    time.sleep(0.5)
+    notebook.command("restore", checkpoint=1)
+    notebook.wait(msg_id)
+    assert notebook.head()["number"] == 1
+
+
+def test_init_is_killed(notebook):
+    notebook.run("x = 1")
+    inits = [
+        p for p in psutil.Process(notebook.pid).children() if "init.main" in " ".join(p.cmdline())
+    ]
+    msg_id = notebook.send("import time; time.sleep(60)")
+    time.sleep(0.5)
+    os.kill(inits[0].pid, signal.SIGKILL)
+    assert notebook.wait(msg_id).error.startswith(("SandboxDied", "ExecutorDied"))
+    end = time.monotonic() + 10
+    while notebook.manager.is_alive() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not notebook.manager.is_alive()
+
+
+def test_wrong_types_are_refused(notebook):
+    for command, args in (
+        ("checkpoint", {"comment": 5}),
+        ("checkpoint", {"label": []}),
+        ("checkpoint", {"pin": "yes"}),
+        ("restore", {"checkpoint": 0, "dry_run": ""}),
+        ("restore", {"checkpoint": True}),
+        ("restore", {"checkpoint": [1]}),
+        ("config", {"set": "auto"}),
+        ("config", {"set": {"memory_fraction": -1}}),
+        ("list", {"include_auto": 1}),
+    ):
+        assert notebook.refused(command, **args)["ename"] in ("BadRequest", "UnknownCheckpoint")
+
+
+def test_few_descriptors(start_notebook):
+    notebook = start_notebook(prefix=("sh", "-c", 'ulimit -n 64; exec "$0" "$@"'))
+    notebook.cells("x = 1", "x = 2", "%restore 1")
+    assert notebook.run("x").result == "1"
