@@ -21,10 +21,10 @@ from kernel_runtime.timeline.retention import plan_evictions
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
-_MEASURE_S = 0.05
+_MEASURE_S = 0.02
 """Seconds that one round of measuring may take; it goes on with the others in the next round."""
 
-_QUIET_S = 0.06
+_QUIET_S = 0.15
 """Seconds without a cell before upkeep begins."""
 
 _AT_LATEST_S = 2.0
