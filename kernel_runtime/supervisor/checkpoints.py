@@ -127,6 +127,8 @@ class Checkpointer:
         )
         if frozen is not None:
             session.frozen[id] = frozen
+            if not move:
+                session.memory.last_cow_tax_ms = frozen.details.get("cow_tax_ms")
         session.publish(id)
         session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
         if not move:

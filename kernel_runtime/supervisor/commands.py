@@ -177,7 +177,7 @@ class Commands:
                 "frozen": len(session.frozen),
                 "twins": sum(f.twin is not None for f in session.frozen.values()),
             },
-            "last_cow_tax_ms": None,
+            "last_cow_tax_ms": memory.last_cow_tax_ms,
         }
 
     async def do_list(

@@ -43,6 +43,7 @@ class MemoryKeeper:
         self._session = session
         self._turn = 0
         self._shared_with_live = 0
+        self.last_cow_tax_ms: float | None = None
         self._again = False
         self._unsharing: Frozen | None = None
         self._task: asyncio.Task[None] | None = None
