@@ -63,3 +63,15 @@ class ProcessEngine(Protocol):
 
     async def drop(self, frozen: Frozen) -> None:
         """End the frozen process and its twin. The second call does nothing."""
+
+    async def prepare_twin(self, frozen: Frozen) -> None:
+        """Use idle time so that waking it will be fast. Raises OSError; then it is as it was.
+
+        An engine that has no use for it does nothing; likewise the next two.
+        """
+
+    async def unshare(self, frozen: Frozen, budget: int) -> int:
+        """Use idle time and up to budget bytes so that the next cell is not slowed; return bytes."""
+
+    async def ping(self, frozen: Frozen) -> None:
+        """End idle work that is under way. Never raises."""

@@ -30,12 +30,14 @@ class Supervisor(Configurable):
         "restore",
         help="Whether the workspace goes back too when the executor dies in a cell.",
     ).tag(config=True, live=True)
-    sandbox = Enum(
-        ("auto", "namespaces", "none"),
+    sandbox = Unicode(
         "auto",
-        help="auto: namespaces where they are allowed, else none. namespaces: refuse to start "
-        "without.",
+        help="auto: namespaces where they are allowed, else none. namespaces, or the name of "
+        "another installed sandbox: refuse to start without.",
     ).tag(config=True)
+    process_engine = Unicode("fork", help="What freezes processes (an entry point's name).").tag(
+        config=True
+    )
     workspace = List(
         Unicode(), help="Directories captured beside the one that the kernel starts in."
     ).tag(config=True)

@@ -15,12 +15,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from kernel_runtime.engines.base import Frozen
-from kernel_runtime.engines.fork import ForkEngine
+from kernel_runtime import plugins
+from kernel_runtime.engines.base import Frozen, ProcessEngine
 from kernel_runtime.errors import SandboxError
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
-from kernel_runtime.sandbox.namespaces import NamespaceSandbox
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.checkpoints import Checkpointer
@@ -96,7 +95,8 @@ class Session:
     async def start(self) -> None:
         """Set up the sandbox and the first executor. Raises SandboxError."""
         await self._start_sandbox()
-        self.engine = ForkEngine(self._runtime_dir, keep_ids=self.sandbox.ids_kept)
+        engine = plugins.load(plugins.PROCESS_ENGINES, self.config.process_engine)
+        self.engine: ProcessEngine = engine(self._runtime_dir, keep_ids=self.sandbox.ids_kept)
         await self.files.recover()
         await self.start_executor()
         self.router.hold("start")
@@ -120,12 +120,14 @@ class Session:
     async def _start_sandbox(self) -> None:
         wanted = self.config.sandbox
         if wanted != "none":
-            self.sandbox = NamespaceSandbox(self._on_exit, self._on_sandbox_lost)
+            name = "namespaces" if wanted == "auto" else wanted
+            kind = plugins.load(plugins.SANDBOXES, name)
+            self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
             try:
                 await self.sandbox.start()
                 return
             except (SandboxError, asyncio.TimeoutError) as error:
-                if wanted == "namespaces":
+                if wanted != "auto":
                     raise
                 reason = str(error) or "no answer"
             self.limits.append(

@@ -69,3 +69,10 @@ def test_strict_refuses_to_start_without_them(start_notebook, ability):
     ability("user namespaces", subprocess.run(["unshare", "-Ur", "true"]).returncode == 0)
     with pytest.raises(RuntimeError):
         start_notebook("--Supervisor.sandbox=namespaces", prefix=REFUSED)
+
+
+def test_an_unknown_sandbox_or_engine_is_named(start_notebook, capfd):
+    for option in ("--Supervisor.sandbox=moon", "--Supervisor.process_engine=moon"):
+        with pytest.raises(RuntimeError):
+            start_notebook(option)
+        assert "There is no 'moon'" in capfd.readouterr().err
