@@ -71,7 +71,7 @@ class ProcessEngine(Protocol):
         """
 
     async def unshare(self, frozen: Frozen, budget: int) -> int:
-        """Use idle time and up to budget bytes so that the next cell is not slowed; return bytes."""
+        """Use idle time, and budget bytes at most, for the next cell's sake; return bytes."""
 
     async def ping(self, frozen: Frozen) -> None:
         """End idle work that is under way. Never raises."""
