@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from traitlets import Bool, Enum, Float, Integer, List, Unicode
@@ -113,17 +112,3 @@ def _typed(value: Any, trait: Any) -> Any:
     if isinstance(value, str) and not isinstance(trait, (Enum, Unicode)):
         return trait.from_string(value)
     return value
-
-
-def memory_limit() -> int:
-    """Bytes of memory that this process may use: its cgroup's limit or the machine's."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as f:
-                text = f.read().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            total = min(total, int(text))
-    return total

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import time
 from typing import TYPE_CHECKING
 
 from kernel_runtime.engines.base import Frozen
-from kernel_runtime.supervisor.config import memory_limit
+from kernel_runtime.supervisor.limits import memory_limit, process_limit
 from kernel_runtime.timeline.retention import plan_evictions
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ class MemoryKeeper:
         self._unsharing: Frozen | None = None
         self._task: asyncio.Task[None] | None = None
         self.total = memory_limit()
+        # the frozen ones may take half of what this user may have
+        self._most_processes = process_limit() // 2
 
     @property
     def budget(self) -> int:
@@ -146,7 +147,7 @@ class MemoryKeeper:
         plan = plan_evictions(
             held,
             budget_bytes=self.budget + self._shared_with_live,
-            max_processes=min(session.config.max_processes, process_limit() // 2),
+            max_processes=min(session.config.max_processes, self._most_processes),
             head=timeline.head.id if timeline.head else None,
             last_safety=timeline.last_safety.id if timeline.last_safety else None,
         )
@@ -186,21 +187,6 @@ class MemoryKeeper:
             if target is not None and target.twin is None and session.router.idle:
                 with contextlib.suppress(OSError):
                     await session.engine.prepare_twin(target)
-
-
-def process_limit() -> int:
-    """Processes that this user, or this cgroup, may have: the frozen ones may take half of it."""
-    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    limit = soft if soft != resource.RLIM_INFINITY and os.geteuid() != 0 else 1 << 30
-    for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
-        try:
-            with open(path) as f:
-                text = f.read().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            limit = min(limit, int(text))
-    return limit
 
 
 def set_sizes(proc: str) -> tuple[int, int]:

@@ -122,9 +122,7 @@ class Recovery:
             await session.restores.stop_processes()
             return False
         session.take_up(executor)
-        missing = session.router.reconcile_comms(executor.hello["comms"], None)
-        if missing:
-            executor.link.command("open_comms", ids=missing)
+        session.reconcile_comms(executor, None)
         return True
 
     async def _files_back(self, checkpoint: Checkpoint) -> str:

@@ -224,11 +224,7 @@ class Restorer:
                     error=("SessionRestored", f"The session was restored to #{plan.target.number}.")
                 )
             session.take_up(executor)
-            missing = session.router.reconcile_comms(
-                executor.hello["comms"], request.message if request else None
-            )
-            if missing:
-                executor.link.command("open_comms", ids=missing)
+            session.reconcile_comms(executor, request)
         if done is not None and done.kept_aside_id is not None:
             self._keep_aside(safety, done)
         session.timeline.move_head(plan.target.id if only is None else safety.checkpoint.id)

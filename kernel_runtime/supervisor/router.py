@@ -282,7 +282,9 @@ class Router:
         """C code or a child wrote: it belongs to the cell that ran last."""
         self.joiner.add(name, json.dumps(self.last_parent).encode(), text)
 
-    def _publish_stream(self, name: str, text: str, parent: dict[str, Any]) -> None:
+    def _publish_stream(
+        self, name: str, text: str, parent: Message | dict[str, Any] | None
+    ) -> None:
         self._channels.send(
             "iopub", "stream", {"name": name, "text": text}, parent, [f"stream.{name}".encode()]
         )
@@ -305,9 +307,7 @@ class Router:
     def say(self, text: str, parent: Message | dict[str, Any] | None, name: str = "stdout") -> None:
         """Publish text as output of a request."""
         self.joiner.flush()
-        self._channels.send(
-            "iopub", "stream", {"name": name, "text": text}, parent, [f"stream.{name}".encode()]
-        )
+        self._publish_stream(name, text, parent)
 
     def say_next(self, text: str) -> None:
         """Tell the user in the cell that runs next, or waits to run."""

@@ -173,6 +173,13 @@ class Session:
         self.executor = executor
         self.router.replace_executor(executor)
 
+    def reconcile_comms(self, executor: Executor, request: Request | None) -> None:
+        """Make the page and a woken process agree on which comms there are."""
+        parent = request.message if request else None
+        missing = self.router.reconcile_comms(executor.hello["comms"], parent)
+        if missing:
+            executor.link.command("open_comms", ids=missing)
+
     def _environment(self) -> dict[str, str]:
         env = dict(os.environ)
         # the executor's parent is the sandbox's init, and ends it itself
