@@ -11,7 +11,7 @@ from typing import Any
 
 from kernel_runtime.errors import CheckpointRefused
 
-ABI = 1
+ABI = 2
 MOVE = 1
 NEW_IDS = 2
 
@@ -39,6 +39,8 @@ class FreezeArguments(ctypes.Structure):
         ("stop_timeout_ms", c_uint32),
         ("aside_limit", c_uint64),
         ("hot_min", c_uint64),
+        ("hold_fd", c_int32),
+        ("hold_timeout_ms", c_uint32),
         ("frozen_pid", c_int32),
         ("threads", c_int32),
         ("blocking_tid", c_int32),
@@ -48,6 +50,7 @@ class FreezeArguments(ctypes.Structure):
         ("aside_ns", c_uint64),
         ("clone_ns", c_uint64),
         ("pause_ns", c_uint64),
+        ("hold_ns", c_uint64),
         ("aside_bytes", c_uint64),
         ("hot_bytes", c_uint64),
         ("woken_ids_kept", c_uint32),
@@ -82,13 +85,23 @@ class Library:
         touched: int = self._library.tt_pages_touch(watched)
         return touched
 
-    def freeze(self, **arguments: int) -> tuple[int, FreezeArguments, list[list[str]]]:
+    def freeze(
+        self, *, hold_fd: int = -1, hold_timeout_ms: int = 5000, **arguments: int
+    ) -> tuple[int, FreezeArguments, list[list[str]]]:
         """Call tt_freeze; return (0 or which waking this is, results, notes).
 
         A note is [kind, subject, detail]: what the frozen process does not hold, or, in a woken
         one, what could not be rebuilt. Raises CheckpointRefused; then nothing happened.
+
+        hold_fd: a connected SOCK_SEQPACKET socket. Its other end is told when the process is
+        stopped and lets it go on (struct tt_held in timetravel.h).
         """
-        values = FreezeArguments(size=ctypes.sizeof(FreezeArguments), **arguments)
+        values = FreezeArguments(
+            size=ctypes.sizeof(FreezeArguments),
+            hold_fd=hold_fd,
+            hold_timeout_ms=hold_timeout_ms,
+            **arguments,
+        )
         self._report.value = b""
         result = self._freeze(ctypes.byref(values), self._report, _REPORT_BYTES)
         notes = parse_notes(self._report.value)

@@ -3,6 +3,7 @@
 
 #define KCMP_FILE 0
 #define LINK_SIZE 4096
+#define SPARE_FDS 64 /* parked at one time */
 
 /* --- describing ------------------------------------------------------------------------------ */
 
@@ -137,20 +138,32 @@ static int list_numbers(struct tt_state *state, int **numbers, size_t *count) {
   return 0;
 }
 
-int tt_fds_describe(struct tt_state *state, int skip) {
+int tt_fds_describe(struct tt_state *state) {
+  const struct tt_freeze *f = state->freeze;
   int *numbers = 0;
   size_t count = 0;
   state->descs_end = &state->descs;
   state->highest_fd = 2;
   int error = list_numbers(state, &numbers, &count);
   for (size_t i = 0; !error && i < count; i++)
-    if (numbers[i] != skip) error = describe(state, numbers[i]);
+    if (numbers[i] != f->listen_fd && numbers[i] != f->hold_fd) error = describe(state, numbers[i]);
   if (!error) error = tt_sockets_finish(state);
   if (!error) tt_pipes_finish(state);
   return error;
 }
 
 /* --- waking ------------------------------------------------------------------------------- */
+
+void tt_fds_raise_limit(struct tt_state *state, struct rlimit *before) {
+  struct rlimit more;
+  rlim_t need = (rlim_t)state->highest_fd + SPARE_FDS;
+  memset(before, 0, sizeof *before);
+  SC(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, before);
+  if (before->rlim_cur >= need) return;
+  more = *before;
+  more.rlim_cur = before->rlim_max < need ? before->rlim_max : need;
+  SC(SYS_prlimit64, 0, RLIMIT_NOFILE, &more, 0);
+}
 
 int tt_fds_park(struct tt_state *state, int fd) {
   long r = SC(SYS_fcntl, fd, F_DUPFD_CLOEXEC, state->highest_fd + 1);
@@ -223,6 +236,6 @@ int tt_fds_rebuild(struct tt_state *state, const int passed[3]) {
     if (error) return error;
   }
   tt_pipes_close(state);
-  tt_epolls_fill(state);
+  tt_epolls_fill(state, 0);
   return 0;
 }

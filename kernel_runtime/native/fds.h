@@ -9,8 +9,10 @@
 
 #include "state.h"
 
-/* Recipes for all descriptors but skip. 0 or -errno. */
-int tt_fds_describe(struct tt_state *state, int skip);
+#include <sys/resource.h>
+
+/* Recipes for all descriptors but those that are for this freeze only. 0 or -errno. */
+int tt_fds_describe(struct tt_state *state);
 
 /* Give every descriptor back. passed: the new link, out and err, -1 where there is none. No other
  * descriptor may be open but those moved away by tt_fds_park. 0 or -errno: what one descriptor
@@ -20,6 +22,10 @@ int tt_fds_rebuild(struct tt_state *state, const int passed[3]);
 /* Move a descriptor above all numbers that have a recipe. The new number, or -errno. */
 int tt_fds_park(struct tt_state *state, int fd);
 
+/* Parked descriptors lie above all others, and none may be opened at a number over the limit: allow
+ * more for the moment. before: the limit as it was. */
+void tt_fds_raise_limit(struct tt_state *state, struct rlimit *before);
+
 /* Put a parked descriptor at all numbers of desc, and close it. 0 or -errno. */
 int tt_fds_install(struct tt_state *state, struct tt_desc *desc, int fd);
 
@@ -27,6 +33,8 @@ int tt_fds_install(struct tt_state *state, struct tt_desc *desc, int fd);
  */
 int tt_file_describe(struct tt_state *state, struct tt_desc *desc, const struct stat *st);
 int tt_file_open(struct tt_state *state, struct tt_desc *desc);
+/* at_once: never wait, as opening a FIFO, a device or a leased file may. */
+int tt_path_open(const struct tt_desc *desc, int at_once);
 int tt_object_open(struct tt_state *state, struct tt_desc *desc);
 int tt_locks_describe(struct tt_state *state, struct tt_desc *desc);
 void tt_locks_take(struct tt_state *state);
@@ -35,6 +43,7 @@ void tt_locks_take(struct tt_state *state);
 int tt_pipe_describe(struct tt_state *state, struct tt_desc *desc);
 void tt_pipes_finish(struct tt_state *state); /* once all descriptors are known */
 int tt_pipe_open(struct tt_state *state, struct tt_desc *desc);
+int tt_pipe_is_known(const struct tt_desc *desc); /* both ends are ours, all contents copied */
 int tt_ended_open(struct tt_state *state, struct tt_desc *desc);
 void tt_pipes_close(struct tt_state *state);
 
@@ -46,10 +55,12 @@ int tt_socket_open(struct tt_state *state, struct tt_desc *desc);
 /* --- what is counted and waited for (fds_events.c) -------------------------------------------- */
 int tt_anon_describe(struct tt_state *state, struct tt_desc *desc);
 int tt_event_open(struct tt_state *state, struct tt_desc *desc);
-void tt_epolls_fill(struct tt_state *state);
+/* again: in the live process, what was opened again only. */
+void tt_epolls_fill(struct tt_state *state, int again);
 
 /* --- terminals (fds_terminals.c) ------------------------------------------------------------- */
 int tt_terminal_describe(struct tt_state *state, struct tt_desc *desc);
+int tt_device_is_stateless(const char *path);
 int tt_terminal_open(struct tt_state *state, struct tt_desc *desc);
 
 #endif

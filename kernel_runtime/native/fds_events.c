@@ -197,12 +197,21 @@ int tt_event_open(struct tt_state *state, struct tt_desc *desc) {
   return fd;
 }
 
-/* Once all that may be watched is there. */
-void tt_epolls_fill(struct tt_state *state) {
+static int is_done(const struct tt_state *state, int fd) {
+  for (const struct tt_desc *d = state->descs; d; d = d->next)
+    for (const struct tt_number *n = d->numbers; n; n = n->next)
+      if (n->fd == fd) return d->done;
+  return 0;
+}
+
+/* Once all that may be watched is there. In the live process an entry goes with the description
+ * that was replaced, unless somebody else has that open too. */
+void tt_epolls_fill(struct tt_state *state, int again) {
   for (struct tt_desc *d = state->descs; d; d = d->next) {
     if (d->kind != TT_KIND_EPOLL) continue;
     for (struct tt_watch *w = d->u.watches; w; w = w->next) {
       struct epoll_event event;
+      if (again && !is_done(state, w->fd)) continue;
       event.events = w->events;
       event.data.u64 = w->data;
       long r = SC(SYS_epoll_ctl, d->fd, EPOLL_CTL_ADD, w->fd, &event);

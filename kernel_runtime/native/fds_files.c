@@ -25,17 +25,24 @@ int tt_file_describe(struct tt_state *state, struct tt_desc *desc, const struct 
   return 0;
 }
 
-int tt_file_open(struct tt_state *state, struct tt_desc *desc) {
-  (void)state;
-  /* a device or FIFO must not be waited for, and no terminal may become the controlling one */
-  int flags = (desc->flags & ~ONCE) | O_NOCTTY;
-  int device = S_ISCHR(desc->mode) || S_ISBLK(desc->mode);
-  int fd = tt_open(desc->path, device ? flags | O_NONBLOCK : flags);
-  if (fd == -EPERM && flags & O_NOATIME) fd = tt_open(desc->path, flags & ~O_NOATIME);
+int tt_path_open(const struct tt_desc *desc, int at_once) {
+  int flags = (desc->flags & ~ONCE) | O_NOCTTY; /* no terminal may become the controlling one */
+  int extra = at_once ? O_NONBLOCK : 0;
+  int fd = tt_open(desc->path, flags | extra);
+  if (fd == -EPERM && flags & O_NOATIME) {
+    flags &= ~O_NOATIME;
+    fd = tt_open(desc->path, flags | extra);
+  }
   if (fd < 0) return fd;
-  if (device && !(flags & O_NONBLOCK)) SC(SYS_fcntl, fd, F_SETFL, flags);
+  if (extra & ~flags) SC(SYS_fcntl, fd, F_SETFL, flags);
   if (desc->offset > 0) SC(SYS_lseek, fd, desc->offset, SEEK_SET);
   return fd;
+}
+
+int tt_file_open(struct tt_state *state, struct tt_desc *desc) {
+  (void)state;
+  int fd = tt_path_open(desc, 1); /* there may be a FIFO by now where a file was */
+  return fd == -EAGAIN ? tt_path_open(desc, 0) : fd; /* a lease: time to give it up */
 }
 
 int tt_object_open(struct tt_state *state, struct tt_desc *desc) {
@@ -100,10 +107,12 @@ static long take_lock(int fd, const struct tt_lock *lock) {
 }
 
 /* Closing any descriptor of a file drops the process's POSIX locks on it, so this comes after the
- * last close. */
+ * last close. Those may have been dropped by the close of another descriptor than their own; the
+ * other locks belong to a description, and only one that is new lacks them. */
 void tt_locks_take(struct tt_state *state) {
   for (struct tt_desc *d = state->descs; d; d = d->next)
     for (struct tt_lock *l = d->locks; l; l = l->next) {
+      if (!d->done && l->command != F_SETLK) continue;
       long r = take_lock(d->fd, l);
       if (!r) continue;
       struct tt_note note = {{0}, 0};

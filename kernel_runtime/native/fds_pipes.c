@@ -132,6 +132,15 @@ int tt_pipe_open(struct tt_state *state, struct tt_desc *desc) {
   return (int)fd;
 }
 
+int tt_pipe_is_known(const struct tt_desc *desc) {
+  const struct tt_pipe *p = desc->u.pipe;
+  uint64_t copied = 0;
+  int bytes = -1;
+  for (const struct tt_extent *e = p->contents.first; e; e = e->next) copied += e->size;
+  return p->has_reader && p->has_writer && SC(SYS_ioctl, desc->fd, FIONREAD, &bytes) == 0 &&
+         (uint64_t)bytes == copied;
+}
+
 int tt_ended_open(struct tt_state *state, struct tt_desc *desc) {
   int ends[2];
   (void)state;

@@ -36,12 +36,17 @@ static struct tt_desc *find_master(struct tt_state *state, int index) {
   return 0;
 }
 
+int tt_device_is_stateless(const char *path) {
+  for (size_t i = 0; i < sizeof stateless / sizeof *stateless; i++)
+    if (tt_text_same(path, stateless[i])) return 1;
+  return 0;
+}
+
 int tt_terminal_describe(struct tt_state *state, struct tt_desc *desc) {
   struct tt_text path = {desc->path, desc->path + strlen(desc->path)};
   unsigned index = 0;
   desc->kind = TT_KIND_PATH;
-  for (size_t i = 0; i < sizeof stateless / sizeof *stateless; i++)
-    if (tt_text_is(path, stateless[i])) return 0;
+  if (tt_device_is_stateless(desc->path)) return 0;
   if (SC(SYS_ioctl, desc->fd, TIOCGPTN, &index) == 0) {
     struct tt_terminal *t = note_terminal(state, desc);
     if (!t) return -ENOMEM;

@@ -1,6 +1,7 @@
 /* freeze.c: tt_freeze: stop, describe, copy (or move), go on. */
 #include "fds.h"
 #include "frozen.h"
+#include "hold.h"
 #include "hot.h"
 #include "memory.h"
 #include "process.h"
@@ -28,7 +29,7 @@ static struct tt_state *new_state(struct tt_freeze *f, char *report, size_t repo
 }
 
 static int check(struct tt_freeze *f, struct tt_report *report) {
-  const int fds[] = {f->listen_fd, f->link_fd, f->out_fd, f->err_fd};
+  const int fds[] = {f->listen_fd, f->link_fd, f->out_fd, f->err_fd, f->hold_fd};
   for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
     if ((i == 0 || fds[i] != -1) && SC(SYS_fcntl, fds[i], F_GETFD) < 0) {
       tt_report(report, "refused", "descriptor", "one that was given is not open");
@@ -49,7 +50,7 @@ static int describe(struct tt_state *state) {
   if (!error) error = tt_threads_describe(&state->arena, &state->stopped);
   if (!error) error = tt_process_describe(state);
   if (!error) error = tt_timers_describe(state);
-  if (!error) error = tt_fds_describe(state, state->freeze->listen_fd);
+  if (!error) error = tt_fds_describe(state);
   if (!error) error = tt_maps_describe(state);
   if (!error) error = tt_hot_sample(state);
   return error;
@@ -118,6 +119,7 @@ static int go_on(struct tt_state *state, long result, uint64_t started, int clos
   uint64_t mask = state->mask;
   int32_t blocking = state->stopped.blocking_tid;
   f->threads = state->stopped.count;
+  if (result > 0 && f->hold_fd >= 0) tt_hold(state, (int32_t)result, closed);
   tt_release(&state->stopped);
   wait_for_end(closed);
   tt_close(closed);

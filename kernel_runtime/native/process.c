@@ -132,13 +132,13 @@ static void close_all_but(int keep, int highest) {
 void tt_process_freeze(struct tt_state *state, int keep) {
   if (!state->rseq_free) state->rseq_free = tt_rseq(state->leader.pointer, 0) == 0;
   SC(SYS_setsid);
+  SC(SYS_chdir, "/"); /* before the last close, for which the live process waits */
   close_all_but(keep, state->highest_fd);
   int fd = tt_open(OOM_SCORE, O_RDONLY);
   long n = fd < 0 ? 0 : tt_retry_read(fd, state->oom_score, sizeof state->oom_score - 1);
   state->oom_score[n > 0 ? n : 0] = 0;
   tt_close(fd);
   set_oom_score("1000"); /* the first that is taken when memory runs out */
-  SC(SYS_chdir, "/");
   SC(SYS_prctl, PR_SET_NAME, "tt-frozen");
 }
 

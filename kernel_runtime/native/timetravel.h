@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TT_ABI 1
+#define TT_ABI 2
 #define TT_EXPORT __attribute__((visibility("default")))
 
 /* Flags of tt_freeze. */
@@ -29,11 +29,14 @@ struct tt_freeze {
   uint32_t stop_timeout_ms; /* in */
   uint64_t aside_limit;     /* in: bound for contents copied aside (shared memory, deleted files) */
   uint64_t hot_min;         /* in: mappings this large are sampled for TT_UNSHARE; 0: none are */
+  int32_t hold_fd;          /* in: -1, or whom to wait for before the threads go on: tt_held */
+  uint32_t hold_timeout_ms; /* in: for all of that together */
   int32_t frozen_pid;       /* out, as seen inside */
   int32_t threads;          /* out: stopped besides the caller */
   int32_t blocking_tid;     /* out, with -ETIMEDOUT */
   char blocking_name[16];
   uint64_t stop_ns, describe_ns, aside_ns, clone_ns, pause_ns; /* out */
+  uint64_t hold_ns;         /* out: of the pause, in which it was held */
   uint64_t aside_bytes, hot_bytes;                             /* out */
   uint32_t woken_ids_kept; /* out, in a woken process: 1 = pid and thread ids are the old ones */
   int32_t frozen_fds;      /* out: descriptors that have a recipe */
@@ -53,6 +56,38 @@ struct tt_freeze {
  * process will not bring back (when 0 is returned), what could not be rebuilt (k >= 1), or why the
  * call failed. Bytes that are not printable ASCII, and '\', are written as \xNN. */
 TT_EXPORT int tt_freeze(struct tt_freeze *f, char *report, size_t report_size);
+
+/* Held: with hold_fd, a connected AF_UNIX SOCK_SEQPACKET socket, the process that goes on (not
+ * after TT_MOVE) stays stopped while the other end, "init", mounts filesystems over what it uses.
+ * One structure is one packet:
+ *
+ *   process -> init   tt_held       no thread runs; the frozen process, frozen_pid, is a copy
+ *   init -> process   tt_switched   ids of the mounts that others were mounted over
+ *   process -> init   tt_reopened   what lay on them is open on the new ones
+ *   init -> process   any byte      the old mounts are gone: go on
+ *
+ * The last two only when count is not 0. Anything unexpected (the end, an error, too little time)
+ * lets the process go on, with a line "environment\thold\t..." in the report; the socket is then
+ * shut down, so that init can tell and no packet is taken for one of the next freeze. */
+#define TT_MOUNTS_MOST 4096
+
+struct tt_held {
+  uint32_t size;      /* sizeof(struct tt_held) */
+  int32_t frozen_pid; /* as seen inside */
+};
+
+struct tt_switched {
+  uint32_t size;       /* sizeof(struct tt_switched), without the ids */
+  uint32_t count;      /* TT_MOUNTS_MOST at most; 0: nothing was switched */
+  int32_t mount_ids[]; /* "mnt_id" of /proc/PID/fdinfo/FD, first field of /proc/PID/mountinfo */
+};
+
+/* Open file descriptions, however many descriptors share one, and the working directory. */
+struct tt_reopened {
+  uint32_t size; /* sizeof(struct tt_reopened) */
+  uint32_t reopened;
+  uint32_t failed; /* stay on the old mount: each has an "environment" line in the report */
+};
 
 /* Note the pages of private writable mappings smaller than mapping_most bytes that were written
  * since the last freeze, pages_most at most; call it just before tt_freeze. Number or -errno. */

@@ -7,10 +7,6 @@
 #include "timers.h"
 #include "wake.h"
 
-#include <sys/resource.h>
-
-#define SPARE_FDS 64 /* parked at one time */
-
 void tt_answer(int connection, int error, int32_t pid, uint64_t started, uint64_t bytes) {
   struct tt_answer answer = {error < 0 ? -error : error, pid, tt_now_ns() - started, bytes};
   SC(SYS_sendto, connection, &answer, sizeof answer, MSG_NOSIGNAL, 0, 0);
@@ -39,18 +35,6 @@ __attribute__((noreturn)) static void give_up(struct tt_waking *w, int error, en
   for (;;) SC(SYS_exit_group, 1);
 }
 
-/* Parked descriptors lie above all others: that may need a higher limit for the moment. */
-static void raise_limit(struct tt_state *state, struct rlimit *before) {
-  struct rlimit more;
-  rlim_t need = (rlim_t)state->highest_fd + SPARE_FDS;
-  memset(before, 0, sizeof *before);
-  SC(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, before);
-  if (before->rlim_cur >= need) return;
-  more = *before;
-  more.rlim_cur = before->rlim_max < need ? before->rlim_max : need;
-  SC(SYS_prlimit64, 0, RLIMIT_NOFILE, &more, 0);
-}
-
 static int park_all(struct tt_state *state, struct tt_waking *w) {
   int *all[] = {&w->connection, &w->result, &w->passed[0], &w->passed[1], &w->passed[2]};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -64,7 +48,7 @@ static int park_all(struct tt_state *state, struct tt_waking *w) {
 
 static int descriptors(struct tt_state *state, struct tt_waking *w) {
   struct rlimit limit;
-  raise_limit(state, &limit);
+  tt_fds_raise_limit(state, &limit);
   int error = park_all(state, w);
   if (!error) error = tt_objects_make(state);
   if (!error) error = tt_fds_rebuild(state, w->passed);

@@ -26,6 +26,12 @@ def world() -> Iterator[World]:
     yield from lend("user")
 
 
+@pytest.fixture(params=[pytest.param("root", marks=pytest.mark.root), "user"])
+def mounting_world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """The worlds with mounts of their own."""
+    yield from lend(request.param)
+
+
 @pytest.fixture
 def plain_world() -> Iterator[World]:
     """No namespace and no capability."""

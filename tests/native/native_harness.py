@@ -60,7 +60,13 @@ class Process:
     woken: dict[str, Any] = field(default_factory=dict)
 
     def ask(self, request: dict[str, Any], fds: list[int] | None = None) -> Any:
-        socket.send_fds(self.link, [json.dumps(request).encode()], fds or [])
+        self.send(request, fds or [])
+        return self.reply()
+
+    def send(self, request: dict[str, Any], fds: list[int]) -> None:
+        socket.send_fds(self.link, [json.dumps(request).encode()], fds)
+
+    def reply(self) -> Any:
         reply = receive(self.link)
         if "error" in reply:
             raise AssertionError(reply["error"])
@@ -74,21 +80,24 @@ class Process:
         """Execute in the target."""
         self.ask({"run": statements})
 
-    def freeze(self, **options: int) -> Frozen:
-        """Freeze it; it goes on, unless it is moved."""
+    def freeze(self, held: Callable[[socket.socket], None] | None = None, **options: int) -> Frozen:
+        """Freeze it; it goes on, unless moved. held is called with the other end of hold_fd."""
         path = str(self.world.folder / f"frozen.{self.world.count()}")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(path)
         os.chmod(path, 0o777)
         listener.listen(8)
-        request = {"freeze": options}
-        if options.get("flags", 0) & tt.MOVE:
-            socket.send_fds(self.link, [json.dumps(request).encode()], [listener.fileno()])
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            fds = [listener.fileno(), *([theirs.fileno()] if held else [])]
+            self.send({"freeze": options}, fds)
             listener.close()
-            return Frozen(self.world, path, self.pid, {})
-        facts = self.ask(request, [listener.fileno()])
-        listener.close()
-        return Frozen(self.world, path, self.pid, facts)
+            theirs.close()
+            if held:
+                ours.settimeout(PATIENCE)
+                held(ours)
+            moved = options.get("flags", 0) & tt.MOVE
+            return Frozen(self.world, path, self.pid, {} if moved else self.reply())
 
     def kill(self) -> None:
         self.world.kill(self.pid)
@@ -248,6 +257,16 @@ class World:
     def signal(self, pid: int, number: int) -> None:
         self.control.send(json.dumps({"kill": pid, "signal": number}).encode())
         receive(self.control)
+
+    def mount(self, source: str, target: str, kind: str = "", data: str = "") -> int:
+        """Mount, without a kind a folder once more; 0 or an errno."""
+        self.control.send(json.dumps({"mount": [source, target, kind, data]}).encode())
+        return int(receive(self.control))
+
+    def unmount(self, target: str) -> None:
+        """Remove the topmost mount; processes may have it in use."""
+        self.control.send(json.dumps({"unmount": target}).encode())
+        assert receive(self.control) == 0
 
     def pids(self) -> list[int]:
         self.control.send(json.dumps({"pids": 1}).encode())

@@ -33,6 +33,8 @@ class Freeze(ctypes.Structure):
         ("stop_timeout_ms", ctypes.c_uint32),
         ("aside_limit", ctypes.c_uint64),
         ("hot_min", ctypes.c_uint64),
+        ("hold_fd", ctypes.c_int32),
+        ("hold_timeout_ms", ctypes.c_uint32),
         ("frozen_pid", ctypes.c_int32),
         ("threads", ctypes.c_int32),
         ("blocking_tid", ctypes.c_int32),
@@ -42,11 +44,28 @@ class Freeze(ctypes.Structure):
         ("aside_ns", ctypes.c_uint64),
         ("clone_ns", ctypes.c_uint64),
         ("pause_ns", ctypes.c_uint64),
+        ("hold_ns", ctypes.c_uint64),
         ("aside_bytes", ctypes.c_uint64),
         ("hot_bytes", ctypes.c_uint64),
         ("woken_ids_kept", ctypes.c_uint32),
         ("frozen_fds", ctypes.c_int32),
         ("reserved", ctypes.c_int32 * 8),
+    ]
+
+
+class Held(ctypes.Structure):
+    """struct tt_held."""
+
+    _fields_ = [("size", ctypes.c_uint32), ("frozen_pid", ctypes.c_int32)]
+
+
+class Reopened(ctypes.Structure):
+    """struct tt_reopened."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("reopened", ctypes.c_uint32),
+        ("failed", ctypes.c_uint32),
     ]
 
 
@@ -81,7 +100,7 @@ def load() -> ctypes.PyDLL:
 
 
 LINK = 3  # number of the link in every target
-STOP_TIMEOUT_MS = 60_000  # no test may depend on how busy the machine is
+STOP_TIMEOUT_MS = HOLD_TIMEOUT_MS = 60_000  # no test may depend on how busy the machine is
 
 
 class Target:
@@ -100,6 +119,7 @@ class Target:
         f.flags, f.listen_fd, f.link_fd, f.out_fd, f.err_fd = 0, listen_fd, LINK, 1, 2
         f.supervisor_pid, f.stop_timeout_ms = -1, STOP_TIMEOUT_MS
         f.aside_limit, f.hot_min = 256 << 20, 0
+        f.hold_fd, f.hold_timeout_ms = -1, HOLD_TIMEOUT_MS
         for name, value in options.items():
             setattr(f, name, value)
         return int(self.library.tt_freeze(f, self.report, len(self.report)))
@@ -120,9 +140,11 @@ class Target:
     def answer(self, request: dict[str, Any], fds: list[int]) -> Any:
         """Do what a request says."""
         if "freeze" in request:
-            result = self.freeze(fds[0] if fds else -1, request["freeze"])
-            if result <= 0 and fds:
-                os.close(fds[0])
+            hold = {"hold_fd": fds[1]} if len(fds) > 1 else {}
+            result = self.freeze(fds[0] if fds else -1, request["freeze"] | hold)
+            if result <= 0:
+                for fd in fds:
+                    os.close(fd)
             return self.describe(result)
         if "run" in request:
             exec(request["run"], self.names)

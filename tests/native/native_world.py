@@ -3,7 +3,8 @@
 KIND: plain (no namespace), root (pid and mount namespace), user (user, pid and mount namespace,
 with CAP_CHECKPOINT_RESTORE for the target). Prefix "as-UID:" to become an ordinary user first.
 The init reaps whatever ends. Over CONTROL_FD it is told, one JSON object each: {"kill": pid}
-(answers when the process is reaped), {"spawn": [...]} with descriptors for link, out and err.
+(answers when the process is reaped), {"spawn": [...]} with descriptors for link, out and err,
+{"mount": [source, target, kind or "", data]}, {"unmount": target}.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 from typing import Any
 
 NEWNS, NEWUSER, NEWPID = 0x20000, 0x10000000, 0x20000000
+BIND, DETACH = 0x1000, 2
 CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE = 21, 40
 PR_SET_CHILD_SUBREAPER, PR_CAP_AMBIENT = 36, 47
 libc = ctypes.CDLL(None, use_errno=True)
@@ -150,6 +152,13 @@ def main() -> None:
                 if pid in ended:
                     reply(os.waitstatus_to_exitcode(ended.pop(pid)))
                     waiting = None
+        elif "mount" in request:
+            source, target, kind, data = (text.encode() for text in request["mount"])
+            failed = libc.mount(source, target, kind, 0 if kind else BIND, data)
+            reply(ctypes.get_errno() if failed else 0)
+        elif "unmount" in request:
+            failed = libc.umount2(request["unmount"].encode(), DETACH)
+            reply(ctypes.get_errno() if failed else 0)
         elif "pids" in request:
             reply([int(name) for name in os.listdir("/proc") if name.isdigit()])
         for fd in fds:

@@ -1,0 +1,17 @@
+/* hold.h: the pause lasts while another process mounts other filesystems over what we use. */
+#ifndef TT_HOLD_H
+#define TT_HOLD_H
+
+#include "state.h"
+
+/* In the process that goes on, all other threads still stopped: the exchange over hold_fd, see
+ * struct tt_held. closed: the end of a pipe that ends when the frozen process has closed what it
+ * does not keep. Never fails and never takes longer than hold_timeout_ms: what goes wrong is
+ * reported. */
+void tt_hold(struct tt_state *state, int32_t frozen_pid, int closed);
+
+/* Open again by its path, at the same number, whatever lies on one of those mounts, and go to the
+ * working directory again when that does. What cannot be opened again stays as it is. */
+struct tt_reopened tt_reopen(struct tt_state *state, const int32_t *mount_ids, uint32_t count);
+
+#endif
