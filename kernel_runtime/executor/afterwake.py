@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.executor import lost_children
+from kernel_runtime.executor.history import HistoryManager
 
 if TYPE_CHECKING:
     from kernel_runtime.executor.kernel import ExecutorKernel
@@ -30,6 +31,7 @@ def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
     steps: list[tuple[str, Callable[[], Notes]]] = [
         ("random generators", _diverge),
         ("child processes", lambda: lost_children.mend(lost)),
+        ("history", lambda: _history(kernel)),
     ]
     if not ids_kept:
         # first, before any other Python thread gets the interpreter and compares ids
@@ -64,28 +66,12 @@ def _diverge() -> Notes:
     return []
 
 
-def take_history_session(kernel: ExecutorKernel, number: int | None) -> None:
-    """Write history under another session number: the left branch has used the next lines.
-
-    number: one that the supervisor has drawn; None: draw one here, which waits for the disk.
-    """
-    assert kernel.shell is not None
-    manager = kernel.shell.history_manager
-    if manager is None or not manager.enabled:
-        return
-    if number is None:
-        manager.new_session()
-    else:
-        manager.session_number = number
-
-
-def history_file(kernel: ExecutorKernel) -> str:
-    """Return the path of the history database; empty if there is none."""
-    assert kernel.shell is not None
-    manager = kernel.shell.history_manager
-    if manager is None or not manager.enabled or str(manager.hist_file) == ":memory:":
-        return ""
-    return str(manager.hist_file)
+def _history(kernel: ExecutorKernel) -> Notes:
+    """Its lines go under a session number of their own: the left branch has used the next ones."""
+    manager = kernel.shell.history_manager if kernel.shell is not None else None
+    if isinstance(manager, HistoryManager):
+        manager.woken()
+    return []
 
 
 def _new_ids(kernel: ExecutorKernel) -> Notes:

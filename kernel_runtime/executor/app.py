@@ -39,7 +39,7 @@ class LinkHandler(logging.Handler):
 class ExecutorApp(IPKernelApp):
     """An IPKernelApp whose channels are the link."""
 
-    name = "timetravel-executor"
+    name = "ipython-kernel"  # whose configuration file, ipython_kernel_config.py, is read
     kernel_class = Type(ExecutorKernel)
     link_fd = Integer(-1, help="Number of the descriptor of the link.").tag(config=True)
     out_fd = Integer(-1, help="A descriptor on the pipe that 1 is at first.").tag(config=True)

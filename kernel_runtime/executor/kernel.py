@@ -22,6 +22,7 @@ from tornado import ioloop
 from traitlets import Any as AnyTrait
 from traitlets import Type
 
+from kernel_runtime.executor.history import HistoryManager
 from kernel_runtime.executor.link import Link
 from kernel_runtime.executor.signals import LeaveCell
 from kernel_runtime.executor.timetravel import TimeTravel
@@ -33,6 +34,11 @@ PROTOCOL = 1
 
 class ExecutorShell(ZMQInteractiveShell):
     """ipykernel's shell; LeaveCell ends a cell without a traceback."""
+
+    def init_history(self) -> None:
+        """Create the manager whose database is the supervisor's to write."""
+        self.history_manager = HistoryManager(shell=self, parent=self, link=self.kernel.link)
+        self.configurables.append(self.history_manager)  # type: ignore[arg-type]
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Show an error; an impatient second interrupt does not cut it short."""

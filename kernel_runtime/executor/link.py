@@ -132,6 +132,7 @@ class Link:
         while True:
             for frame in self._decoder:
                 if wanted(frame):
+                    self.on_backlog()  # what came with it waits in the decoder
                     return frame
                 if not serve(frame):
                     self._backlog.append(frame)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_runtime import errors
 from kernel_runtime.executor import afterwake, lost_children, native, variables
 from kernel_runtime.executor.link import Link
-from kernel_runtime.executor.quiet import forget_unwritten, history_at_rest
-from kernel_runtime.executor.signals import LeaveCell
+from kernel_runtime.executor.signals import LeaveCell, interrupts_put_off
 from kernel_runtime.frames import Frame, Kind
 
 if TYPE_CHECKING:
@@ -49,7 +47,6 @@ class TimeTravel:
             execution_count=self._kernel.execution_count,
             comms={i: c.target_name for i, c in self._kernel.comm_manager.comms.items()},
             freezer=self._no_library,
-            history=afterwake.history_file(self._kernel),
             **fields,
         )
 
@@ -74,8 +71,6 @@ class TimeTravel:
             self._freeze(command)
         elif name == "open_comms":
             self._kernel.open_comms(command["ids"])
-        elif name == "history_session":
-            afterwake.take_history_session(self._kernel, command["number"])
         elif name == "variables":
             self._link.report(report="variables", id=command["id"], variables=self._summary())
         elif name == "shutdown":
@@ -88,8 +83,7 @@ class TimeTravel:
 
     def _freeze(self, command: dict[str, Any]) -> None:
         listener = self._link.take_descriptor()
-        shell = self._kernel.shell
-        assert shell is not None
+        hold = self._link.take_descriptor() if command["held"] else -1
         summary = self._summary()
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
         # pages that the cell wrote first since the checkpoint before, at what one costs here
@@ -110,7 +104,7 @@ class TimeTravel:
             if move:
                 # a successful move ends this process: say now what cannot be said afterwards
                 self._link.report(report="moving", id=command["id"], variables=summary)
-            with history_at_rest(shell.history_manager), self._link.held():
+            with self._link.held():
                 woken, values, notes = self._library.freeze(
                     flags=native.MOVE if move else 0,
                     listen_fd=listener,
@@ -122,16 +116,18 @@ class TimeTravel:
                     stop_timeout_ms=command["stop_timeout_ms"],
                     aside_limit=command["aside_limit"],
                     hot_min=command["hot_min"],
+                    hold_fd=hold,
                 )
                 if woken:
                     self._link.reset()
-                    forget_unwritten(shell.history_manager)
         except errors.CheckpointRefused as error:
             self._link.report(report="frozen", id=command["id"], error=str(error))
             return
         finally:
-            if not woken:  # a woken process was not given it
+            if not woken:  # a woken process was not given them
                 os.close(listener)
+                if hold >= 0:
+                    os.close(hold)
         if woken:
             self._greet(woken, bool(values.woken_ids_kept), children, notes)
         else:
@@ -146,6 +142,7 @@ class TimeTravel:
                 describe_ns=values.describe_ns,
                 aside_ns=values.aside_ns,
                 clone_ns=values.clone_ns,
+                hold_ns=values.hold_ns,
                 aside_bytes=values.aside_bytes,
                 hot_bytes=values.hot_bytes,
                 notes=notes,
@@ -185,14 +182,8 @@ class TimeTravel:
                 "Time travel can be asked for in a cell only, not in a thread. Nothing was done."
             )
         # an interrupt is put off until the answer is there: it would leave a freeze half done
-        came: list[int] = []
-        handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-        try:
+        with interrupts_put_off():
             return self._request(command, args)
-        finally:
-            signal.signal(signal.SIGINT, handler)
-            if came and callable(handler):
-                handler(signal.SIGINT, None)
 
     def _request(self, command: str, args: dict[str, Any]) -> dict[str, Any]:
         self._requests += 1

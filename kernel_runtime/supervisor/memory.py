@@ -157,7 +157,6 @@ class MemoryKeeper:
     async def _prepare(self) -> None:
         """Spend idle time so that the next cell or the next restore is fast."""
         session = self._session
-        await session.history.refill()
         head = session.timeline.head
         frozen = session.frozen.get(head.id) if head else None
         room = min(self.budget - self.frozen_bytes, _available() - int(self.total * _RESERVE))
