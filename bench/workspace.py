@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kernel_runtime.engines.workspace import WorkspaceEngine
+from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.store.blobs import BlobStore
 
 MIB = 1 << 20

@@ -37,5 +37,9 @@ class RestoreFailed(TimeTravelError):
     """A restore failed on the way; the session is back in the state before it."""
 
 
+class EnvironmentRefused(TimeTravelError):
+    """The environment (the files outside of the workspace) cannot be used as asked."""
+
+
 class SandboxError(TimeTravelError):
     """The sandbox cannot be set up or does not answer."""

@@ -16,21 +16,49 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 
+MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
+MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
 MS_SLAVE = 1 << 19
 
+MNT_DETACH = 2
+AT_RECURSIVE = 0x8000
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = 0o2000000
+MOVE_MOUNT_F_EMPTY_PATH = 4
+
 PR_SET_PDEATHSIG = 1
+PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
+CAP_CHOWN = 0
+CAP_DAC_OVERRIDE = 1
+CAP_FOWNER = 3
+CAP_FSETID = 4
+CAP_KILL = 5
+CAP_SETGID = 6
+CAP_SETUID = 7
+CAP_SETPCAP = 8
+CAP_NET_BIND_SERVICE = 10
+CAP_NET_ADMIN = 12
+CAP_NET_RAW = 13
+CAP_IPC_LOCK = 14
+CAP_IPC_OWNER = 15
+CAP_SYS_CHROOT = 18
 CAP_SYS_ADMIN = 21
+CAP_SYS_NICE = 23
+CAP_SYS_RESOURCE = 24
+CAP_MKNOD = 27
+CAP_AUDIT_WRITE = 29
+CAP_SETFCAP = 31
 CAP_CHECKPOINT_RESTORE = 40
 
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -68,6 +96,55 @@ def mount(source: str, target: str, fstype: str | None, flags: int = 0, data: st
         )
     except OSError as error:
         raise OSError(error.errno, os.strerror(error.errno or 0), source, None, target) from None
+
+
+def umount(target: str, flags: int = 0) -> None:
+    """umount2(2). Without MNT_DETACH a mount that is in use stays, with EBUSY."""
+    try:
+        _call("umount2", c_char_p(os.fsencode(target)), c_int(flags))
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), target) from None
+
+
+# The numbers of system calls that came after 2019 are the same on every architecture.
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
+
+
+def open_tree(path: str, flags: int, *, directory: int = -100) -> int:
+    """open_tree(2): return a descriptor of a mount, with OPEN_TREE_CLONE of a copy of it."""
+    try:
+        return _call(
+            "syscall",
+            ctypes.c_long(_SYS_OPEN_TREE),
+            ctypes.c_long(directory),
+            c_char_p(os.fsencode(path)),
+            ctypes.c_long(flags),
+        )
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+
+
+def move_mount(mount_fd: int, directory: int, path: str) -> None:
+    """move_mount(2): attach the mount that a descriptor is of at path below another one."""
+    try:
+        _call(
+            "syscall",
+            ctypes.c_long(_SYS_MOVE_MOUNT),
+            ctypes.c_long(mount_fd),
+            c_char_p(b""),
+            ctypes.c_long(directory),
+            c_char_p(os.fsencode(path)),
+            ctypes.c_long(MOVE_MOUNT_F_EMPTY_PATH),
+        )
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+
+
+def pivot_root(new: str, old: str) -> None:
+    """pivot_root(2)."""
+    number = 155 if os.uname().machine == "x86_64" else 41
+    _call("syscall", ctypes.c_long(number), c_char_p(os.fsencode(new)), c_char_p(os.fsencode(old)))
 
 
 def prctl(option: int, *args: int) -> int:
@@ -113,3 +190,21 @@ def raise_ambient(capability: int) -> None:
 def clear_ambient() -> None:
     """Let programs that this process executes have none of its capabilities."""
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+
+
+def limit_capabilities(keep: frozenset[int]) -> None:
+    """Give up every other capability for good, for this process and whatever it executes."""
+    for capability in range(64):
+        if capability not in keep:
+            try:
+                prctl(PR_CAPBSET_DROP, capability)
+            except OSError:  # the kernel's last one is passed
+                break
+    header = _CapHeader(_CAPABILITY_VERSION_3, 0)
+    data = _capget()
+    for word in range(2):
+        mask = sum(1 << (c % 32) for c in keep if c // 32 == word)
+        data[word].effective &= mask
+        data[word].permitted &= mask
+        data[word].inheritable &= mask
+    _call("capset", ctypes.byref(header), data)

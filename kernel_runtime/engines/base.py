@@ -39,10 +39,13 @@ class LiveExecutor(Protocol):
 
     pid: int
 
-    async def freeze(self, listener: int, address: str, *, move: bool) -> Frozen:
+    async def freeze(
+        self, listener: int, address: str, *, move: bool, hold: int | None = None
+    ) -> Frozen:
         """Have it freeze itself. Raises CheckpointRefused; then it runs on, untouched.
 
-        With move the executor becomes the frozen process: it is gone when this returns.
+        With move the executor becomes the frozen process: it is gone when this returns. hold: a
+        socket over which it tells that it has stopped, and is told to go on.
         """
 
 
@@ -51,7 +54,14 @@ class ProcessEngine(Protocol):
 
     name: str  # written in each checkpoint: never rename
 
-    async def freeze(self, executor: LiveExecutor, checkpoint: str, *, move: bool) -> Frozen:
+    async def freeze(
+        self,
+        executor: LiveExecutor,
+        checkpoint: str,
+        *,
+        move: bool,
+        hold: int | None = None,
+    ) -> Frozen:
         """Capture the process. Raises CheckpointRefused; then the executor runs on, untouched."""
 
     async def wake(self, frozen: Frozen, fds: Sequence[int]) -> Woken:

@@ -58,10 +58,17 @@ class ForkEngine:
         self._keep_ids = keep_ids
         self._serial = 0
 
-    async def freeze(self, executor: LiveExecutor, checkpoint: str, *, move: bool) -> Frozen:
+    async def freeze(
+        self,
+        executor: LiveExecutor,
+        checkpoint: str,
+        *,
+        move: bool,
+        hold: int | None = None,
+    ) -> Frozen:
         listener, address = self._listen()
         try:
-            frozen = await executor.freeze(listener.fileno(), address, move=move)
+            frozen = await executor.freeze(listener.fileno(), address, move=move, hold=hold)
             # only the frozen process holds it now: if there is none, a connection is refused
             listener.close()
             if not frozen.pid:  # a moved process cannot tell its new id before it is gone

@@ -48,6 +48,9 @@ class Sandbox(Protocol):
     def forget_exits(self) -> None:
         """Forget the wait statuses so far: ids of ended processes are about to live again."""
 
+    async def request(self, op: str, pass_fds: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
+        """Ask for an operation of kernel_runtime.sandbox.environment. Raises SandboxError."""
+
     def proc(self, pid: int | str = "") -> str:
         """Return the /proc directory of a process inside, as the supervisor can read it."""
 
@@ -156,7 +159,8 @@ class InitClient:
         if self._up is not None and self._up.exception() is None:
             self._on_lost()
 
-    async def _ask(self, op: str, pass_fds: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
+    async def request(self, op: str, pass_fds: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
+        """Ask init for an operation. Raises SandboxError with its reason, or if it is gone."""
         if self._control is None:
             raise SandboxError("The sandbox is not running.")
         self._next += 1
@@ -176,7 +180,7 @@ class InitClient:
     async def spawn(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int]
     ) -> int:
-        answer = await self._ask(
+        answer = await self.request(
             "spawn",
             list(fds.values()),
             argv=list(argv),
@@ -189,11 +193,11 @@ class InitClient:
         return pid
 
     async def kill_all_but(self, keep: Sequence[int]) -> None:
-        await self._ask("kill", keep=list(keep))
+        await self.request("kill", keep=list(keep))
 
     async def signal(self, pid: int, signum: int, *, group: bool) -> None:
         with contextlib.suppress(SandboxError):
-            await self._ask("signal", pid=pid, signal=signum, group=group)
+            await self.request("signal", pid=pid, signal=signum, group=group)
 
     async def wait_exit(self, pid: int) -> int:
         if pid in self._exits:

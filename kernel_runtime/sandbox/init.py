@@ -8,6 +8,7 @@ it over one SOCK_SEQPACKET socket in JSON, one request or report per packet:
     {"op": "kill", "id": n, "keep": [pids]}      SIGKILL to all but keep; answered when reaped
     {"op": "signal", "id": n, "pid": p, "signal": s, "group": true}
     {"op": "list", "id": n}                      the processes of the session
+    environment, capture, restore, merge         see kernel_runtime.sandbox.environment
 
     {"re": n, …} or {"re": n, "error": errno, "text": "…"}
     {"exit": pid, "status": wait status}
@@ -34,6 +35,18 @@ import time
 from typing import Any
 
 from kernel_runtime import linux
+from kernel_runtime.sandbox.environment import EnvironmentOperations
+
+ROOT_KEEPS = frozenset(
+    {
+        linux.CAP_CHOWN, linux.CAP_DAC_OVERRIDE, linux.CAP_FOWNER, linux.CAP_FSETID,
+        linux.CAP_KILL, linux.CAP_SETGID, linux.CAP_SETUID, linux.CAP_SETPCAP,
+        linux.CAP_NET_BIND_SERVICE, linux.CAP_NET_ADMIN, linux.CAP_NET_RAW, linux.CAP_IPC_LOCK,
+        linux.CAP_IPC_OWNER, linux.CAP_SYS_CHROOT, linux.CAP_SYS_NICE, linux.CAP_SYS_RESOURCE,
+        linux.CAP_MKNOD, linux.CAP_AUDIT_WRITE, linux.CAP_SETFCAP, linux.CAP_CHECKPOINT_RESTORE,
+    }
+)  # fmt: skip
+"""What root's cells may do: install packages, but neither touch mounts nor look into init."""
 
 
 def session_processes() -> list[int]:
@@ -64,30 +77,38 @@ def session_processes() -> list[int]:
 class Init:
     """The event loop of the init process. One instance per process."""
 
-    def __init__(self, control: socket.socket, *, ordinary_user: bool) -> None:
+    def __init__(
+        self, control: socket.socket, *, ordinary_user: bool, has_namespaces: bool = True
+    ) -> None:
         self.control = control
         self.ordinary_user = ordinary_user
+        self.has_namespaces = has_namespaces
         self.killing: list[dict[str, Any]] = []
+        self.environment = EnvironmentOperations(self.send, self.session)
 
     def run(self) -> None:
         """Serve until the supervisor is gone, then kill everything that is left."""
         wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        poller = select.poll()
-        poller.register(self.control, select.POLLIN)
-        poller.register(wake_r, select.POLLIN)
         while True:
+            poller = select.poll()
+            watched = [self.control.fileno(), wake_r, *self.environment.watched()]
+            for fd in watched:
+                poller.register(fd, select.POLLIN)
             # while a kill is under way new processes may still appear: look again soon
             for fd, _ in poller.poll(2 if self.killing else None):
                 if fd == wake_r:
                     with contextlib.suppress(BlockingIOError):
                         os.read(wake_r, 4096)
+                elif fd != self.control.fileno():
+                    self.environment.ready(fd)
                 elif not self.serve():
                     self.kill_all()
                     return
             self.reap()
             self.advance_kills()
+            self.environment.idle()
 
     def send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # the supervisor is gone: the next poll says so
@@ -108,9 +129,13 @@ class Init:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
         request = json.loads(data)
         try:
-            answer = getattr(self, "op_" + request["op"])(request, list(fds))
+            name = "op_" + request["op"]
+            operation = getattr(self, name, None) or getattr(self.environment, name)
+            answer = operation(request, list(fds))
         except OSError as error:
             answer = {"error": error.errno or errno.EIO, "text": str(error)}
+        except Exception as error:  # init must live on: the session would end with it
+            answer = {"error": errno.EIO, "text": f"{type(error).__name__}: {error}"}
         finally:
             for fd in fds:
                 os.close(fd)
@@ -148,8 +173,7 @@ class Init:
             for source, target in zip(high, request["fds"]):
                 os.dup2(source, target, inheritable=True)
             os.chdir(request["cwd"])
-            if self.ordinary_user and linux.has_capability(linux.CAP_CHECKPOINT_RESTORE):
-                linux.raise_ambient(linux.CAP_CHECKPOINT_RESTORE)
+            self.give_up_rights(request.get("capabilities", "limited"))
             wanted = set(request["fds"])
             for name in os.listdir("/proc/self/fd"):
                 fd = int(name)
@@ -162,6 +186,23 @@ class Init:
             os.write(report, f"{number} {error}".encode())
         finally:
             os._exit(127)
+
+    def give_up_rights(self, how: str) -> None:
+        """User code must not reach init or the mounts, nor gain what its user has not."""
+        if self.ordinary_user and linux.has_capability(linux.CAP_CHECKPOINT_RESTORE):
+            linux.raise_ambient(linux.CAP_CHECKPOINT_RESTORE)
+        if not self.has_namespaces:
+            return
+        if self.ordinary_user:
+            linux.limit_capabilities(frozenset({linux.CAP_CHECKPOINT_RESTORE}))
+            linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        elif how == "limited":
+            linux.limit_capabilities(ROOT_KEEPS)
+
+    def session(self) -> list[int]:
+        """All processes of the session but those that work for init."""
+        workers = self.environment.worker_pids()
+        return [pid for pid in session_processes() if pid not in workers]
 
     def op_signal(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         if request.get("group"):
@@ -186,18 +227,20 @@ class Init:
                 return
             if pid == 0:
                 return
+            if pid in self.environment.worker_pids():
+                continue  # its report ends too
             self.send({"exit": pid, "status": status})
 
     def advance_kills(self) -> None:
         for request in list(self.killing):
             keep = set(request["keep"])
-            left = [pid for pid in session_processes() if pid not in keep]
+            left = [pid for pid in self.session() if pid not in keep]
             if left:
                 for pid in left:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
                 self.reap()
-                left = [pid for pid in session_processes() if pid not in keep]
+                left = [pid for pid in self.session() if pid not in keep]
             if not left:
                 self.killing.remove(request)
                 self.send({"re": request["id"]})
@@ -222,7 +265,7 @@ def enter_namespaces(*, user: bool) -> None:
     Raises OSError naming the step that was refused.
     """
     uid, gid = os.geteuid(), os.getegid()
-    flags = linux.CLONE_NEWPID | linux.CLONE_NEWNS
+    flags = linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
     linux.unshare(flags | (linux.CLONE_NEWUSER if user else 0))
     if user:
         for name, text in (
@@ -244,7 +287,7 @@ def main() -> None:
         os.setsid()
         control.send(json.dumps({"pid": os.getpid()}).encode())
         control.send(json.dumps({"ready": mode}).encode())
-        Init(control, ordinary_user=os.geteuid() != 0).run()
+        Init(control, ordinary_user=os.geteuid() != 0, has_namespaces=False).run()
         return
     step = "unshare"
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.workspace.model import Snapshot
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
 
+T = TypeVar("T")
+
+
 @dataclass
 class Taken:
     """A checkpoint, and what the restore that follows needs of it."""
@@ -34,6 +39,7 @@ class Taken:
     checkpoint: Checkpoint
     frozen: Frozen | None
     snapshot: Snapshot | None
+    environment: Capture | None
     pause_ms: float
 
 
@@ -101,11 +107,17 @@ class Checkpointer:
             check_label(label)
         id = new_id()
         files = asyncio.ensure_future(session.files.capture(self._processes(), rules_of))
-        freezing: Any = self._freeze(id, move) if process else _nothing()
+        ours, theirs = self._hold(process and not move)
+        environment: asyncio.Future[Capture | None] | None = None
+        if not move:
+            environment = asyncio.ensure_future(self._capture_environment(theirs))
+        freezing: Any = self._freeze(id, move, ours) if process else _nothing()
         try:
             (frozen, process_capture, variables), (snapshot, file_capture) = await asyncio.gather(
                 freezing, files
             )
+            # a process that was moved is gone: nothing writes there any more
+            layers = await (environment or self._capture_environment(None))
         except CheckpointRefused as error:
             await files
             if session.executor is not None and not session.executor.alive:
@@ -122,7 +134,7 @@ class Checkpointer:
             label=label,
             pinned=pinned,
             code=request.code if request else "",
-            captures=[c for c in (process_capture, file_capture) if c is not None],
+            captures=[c for c in (process_capture, file_capture, layers) if c is not None],
             variables=variables,
         )
         if frozen is not None:
@@ -133,20 +145,69 @@ class Checkpointer:
         session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
         if not move:
             session.memory.after_checkpoint()
-        return Taken(checkpoint, frozen, snapshot, frozen.pause_ms if frozen else 0.0)
+        held = layers if layers is not None and layers.state == "ready" else None
+        return Taken(checkpoint, frozen, snapshot, held, frozen.pause_ms if frozen else 0.0)
 
-    async def _freeze(self, id: str, move: bool) -> tuple[Frozen | None, Capture, dict[str, Any]]:
+    async def with_executor_held(self, work: Callable[[socket.socket], Awaitable[T]]) -> T:
+        """Do something while the live executor is stopped; it opens its files again afterwards.
+
+        work gets the end of the socket over which the executor is told to go on. Raises
+        CheckpointRefused if it does not stop.
+        """
+        session = self._session
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            working = asyncio.ensure_future(work(theirs))
+            try:
+                assert session.executor is not None
+                frozen = await session.engine.freeze(
+                    session.executor, "", move=False, hold=ours.fileno()
+                )
+            finally:
+                ours.close()
+                await asyncio.wait([working])
+            await session.engine.drop(frozen)
+            return working.result()
+
+    def _hold(self, wanted: bool) -> tuple[socket.socket | None, socket.socket | None]:
+        """The ends of a socket by which the executor stops until the environment is captured."""
+        session = self._session
+        if not wanted or not session.environment.enabled:
+            return None, None
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    async def _capture_environment(self, hold: socket.socket | None) -> Capture | None:
+        session = self._session
+        executor = session.executor
+        try:
+            return await session.environment.capture(
+                executor.pid if executor is not None and executor.alive else 0,
+                session.frozen_pids(),
+                hold.fileno() if hold is not None else None,
+            )
+        finally:
+            if hold is not None:
+                hold.close()
+
+    async def _freeze(
+        self, id: str, move: bool, hold: socket.socket | None
+    ) -> tuple[Frozen | None, Capture, dict[str, Any]]:
         session = self._session
         started = time.perf_counter()
         try:
             if session.executor is None or not session.executor.alive:
                 raise CheckpointRefused("There is no process.")
-            frozen = await session.engine.freeze(session.executor, id, move=move)
+            frozen = await session.engine.freeze(
+                session.executor, id, move=move, hold=hold.fileno() if hold is not None else None
+            )
         except CheckpointRefused as error:
             if move:
                 raise
             failed = Capture("process", session.engine.name, "failed", error=str(error))
             return None, failed, await session.present_variables()
+        finally:
+            if hold is not None:
+                hold.close()  # the executor has its own by now, or the capture waits no longer
         capture = Capture(
             "process",
             session.engine.name,

@@ -171,6 +171,7 @@ class Commands:
                 "sandbox": session.sandbox.name,
             },
             "workspace": [str(root) for root in session.files.roots],
+            "environment": session.environment.status(),
             "limits": session.limits + ([session.files.problem] if session.files.problem else []),
             "counts": {
                 "checkpoints": len(session.timeline),
@@ -251,7 +252,17 @@ class Commands:
             async with session.lock:
                 changes = await session.files.diff(refs[0], refs[1])
             files = [session.files.as_json(change) for change in changes]
-        return {"variables": variables, "files": files}
+        before = first.capture("filesystem", engine="overlay")
+        now = second.capture("filesystem", engine="overlay") if second is not None else None
+        found: dict[str, Any] = {"files": [], "packages": []}
+        if before is not None and (second is None or now is not None):
+            found = await session.environment.compare(before, now)
+        return {
+            "variables": variables,
+            "files": files,
+            "environment": found["files"],
+            "packages": found["packages"],
+        }
 
     @staticmethod
     def _check_only(only: Any) -> None:
@@ -302,11 +313,16 @@ class Commands:
             session.persistence.delete(session.timeline, gone)
             if frozen is not None:
                 await session.engine.drop(frozen)
-            refs = [c.ref for c in found.captures if c.kind == "filesystem" and c.ref]
+            refs = [
+                c.ref
+                for c in found.captures
+                if c.kind == "filesystem" and c.engine != "overlay" and c.ref
+            ]
             for ref in refs:
                 if not await session.persistence.names_snapshot(ref):
                     with contextlib.suppress(WorkspaceError, OSError):
                         await session.files.release([ref])
+        session.background(session.tidy_environment())
         session.events.publish("checkpoint_deleted", id=found.id, number=found.number)
         return {"deleted": record}
 

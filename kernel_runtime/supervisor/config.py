@@ -37,8 +37,33 @@ class Supervisor(Configurable):
     process_engine = Unicode("fork", help="What freezes processes (an entry point's name).").tag(
         config=True
     )
+    environment = Enum(
+        ("auto", "required", "off"),
+        "auto",
+        help="Roll back files outside of the workspace too (site-packages, the home directory, "
+        "/etc). auto: where this machine can. required: refuse to start where it cannot.",
+    ).tag(config=True)
     workspace = List(
-        Unicode(), help="Directories captured beside the one that the kernel starts in."
+        Unicode(),
+        help="Directories captured beside the one that the kernel starts in. The word isolated: "
+        "what cells write to the workspace stays inside, until `%timetravel apply`.",
+    ).tag(config=True)
+    host_paths = List(
+        Unicode(), help="Directories that are the host's own inside too, beside /tmp and /run."
+    ).tag(config=True)
+    sockets = Enum(
+        ("auto", "host", "none"),
+        "auto",
+        help="Sockets of agents and of the desktop: the host's, or none; auto: none where the "
+        "workspace is isolated.",
+    ).tag(config=True)
+    docker_socket = Bool(
+        False, help="Let cells reach Docker, whose users are root on the host."
+    ).tag(config=True)
+    root_capabilities = Enum(
+        ("limited", "all"),
+        "limited",
+        help="What root's cells may do. limited: no mounts, no look into the sandbox's init.",
     ).tag(config=True)
     workspace_exclude = List(
         Unicode(), help="Patterns of paths that are neither captured nor touched by a restore."
@@ -81,6 +106,16 @@ class Supervisor(Configurable):
         True,
         help="Keep a clone of the likeliest targets ready: waking then costs the same at any size.",
     ).tag(config=True, live=True)
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether the workspace is layered like the environment."""
+        return "isolated" in self.workspace
+
+    @property
+    def more_workspace(self) -> list[str]:
+        """Further directories of the workspace."""
+        return [path for path in self.workspace if path != "isolated"]
 
     def live_options(self) -> dict[str, Any]:
         """The options that can be changed in a running kernel, with their values."""

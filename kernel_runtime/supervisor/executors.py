@@ -53,6 +53,9 @@ class Listener(Protocol):
     def on_request(self, executor: Executor, report: dict[str, Any]) -> None:
         """A magic asks for something."""
 
+    def on_history(self, executor: Executor, report: dict[str, Any]) -> None:
+        """It reports lines for IPython's history, or asks for some."""
+
     def on_exit_asked(self) -> None:
         """A cell has called ``exit``."""
 
@@ -197,6 +200,8 @@ class Executor:
             self._listener.on_log(report["level"], report["text"])
         elif kind == "request":
             self._listener.on_request(self, report)
+        elif kind == "history":
+            self._listener.on_history(self, report)
         elif kind == "exit_asked":
             self.exit_asked = True
             self._listener.on_exit_asked()
@@ -236,7 +241,9 @@ class Executor:
 
     # engines.base.LiveExecutor
 
-    async def freeze(self, listener: int, address: str, *, move: bool) -> Frozen:
+    async def freeze(
+        self, listener: int, address: str, *, move: bool, hold: int | None = None
+    ) -> Frozen:
         """Have it freeze itself; see the protocol."""
         self._moving = {}
         self.end_expected = move
@@ -244,7 +251,14 @@ class Executor:
             # the clock is the same on both sides: a command that is read too late is not obeyed
             until = time.monotonic() + _FREEZE_S
             report = await asyncio.wait_for(
-                self._ask("freeze", [listener], move=move, until=until, **self._options),
+                self._ask(
+                    "freeze",
+                    [listener] if hold is None else [listener, hold],
+                    move=move,
+                    until=until,
+                    held=hold is not None,
+                    **self._options,
+                ),
                 2 * _FREEZE_S,
             )
         except ConnectionError as error:

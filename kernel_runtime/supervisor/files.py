@@ -26,7 +26,7 @@ from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.timeline.model import Capture, Note
 
 if TYPE_CHECKING:
-    from kernel_runtime.engines.workspace import WorkspaceEngine
+    from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 
 T = TypeVar("T")
 _NOTES_SHOWN = 50
@@ -38,7 +38,7 @@ class Files:
     def __init__(self, config: Supervisor, cwd: str, log: logging.Logger) -> None:
         self._config = config
         self._log = log
-        self.roots = [Path(cwd), *(Path(p).expanduser().absolute() for p in config.workspace)]
+        self.roots = [Path(cwd), *(Path(p).expanduser().absolute() for p in config.more_workspace)]
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="workspace")
         self._engine: WorkspaceEngine | None = None
         self._store: BlobStore | None = None
@@ -46,7 +46,9 @@ class Files:
         if not config.files:
             self.problem = "Files are not captured: Supervisor.files is off."
             return
-        from kernel_runtime.engines.workspace import WorkspaceEngine
+        if config.is_isolated:
+            return  # they are layered with the environment
+        from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 
         try:
             store = Path(config.store) if config.store else store_directory()

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.store.database import Store, open_store
 from kernel_runtime.store.errors import StoreError, TimelineInUse
 from kernel_runtime.store.paths import store_directory
@@ -28,6 +29,10 @@ class Persistence:
         self._store: Store | None = None
         self._told: set[str] = set()
         self.problem = ""
+        self.directory: Path | None = None
+        """Of the store; None if it cannot be used."""
+        self.has_document = False
+        """Whether the timeline is a notebook's, so that it outlives the kernel."""
 
     def open(self, epoch: str) -> Timeline:
         """Return the notebook's timeline, or a new one."""
@@ -35,6 +40,7 @@ class Persistence:
         try:
             self._store = open_store(directory)
             timeline = self._load(self._store, epoch)
+            self.directory = self._store.directory
         except (StoreError, OSError) as error:
             self.problem = f"The timeline is not stored: {error}"
             self._log.warning(self.problem)
@@ -48,7 +54,10 @@ class Persistence:
     def _load(self, store: Store, epoch: str) -> Timeline:
         name = self._config.kernel_name
         try:
-            return store.load_timeline(self._document(), name, epoch=epoch)
+            document = self._document()
+            timeline = store.load_timeline(document, name, epoch=epoch)
+            self.has_document = document is not None
+            return timeline
         except TimelineInUse as error:
             # a second kernel on the same notebook gets a timeline of its own
             self._log.warning("%s", error)
@@ -88,6 +97,30 @@ class Persistence:
             self._told.add(str(error))
             self.problem = f"The timeline is not stored: {error}"
             self._log.error(self.problem)
+
+    async def sweep(self) -> None:
+        """Delete what kernels without a notebook, which were killed, have left. Never raises."""
+        if self._store is not None:
+            store = self._store
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._worker, lambda: self._sweep(store))
+
+    def _sweep(self, store: Store) -> None:
+        try:
+            store.purge()
+            known = {timeline.id for timeline in store.timelines()}
+            environments = store.directory / "environments"
+            for path in environments.iterdir() if environments.is_dir() else ():
+                if path.name not in known:
+                    EnvironmentDirectory(path).remove()
+        except (StoreError, OSError) as error:
+            self._log.warning("What killed kernels have left was not removed: %s", error)
+
+    async def written(self) -> None:
+        """Wait until what was given to be written is."""
+        if self._store is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._worker, lambda: None)
 
     async def names_snapshot(self, ref: str) -> bool:
         """Say whether any checkpoint in the store, of any timeline, names a workspace snapshot."""

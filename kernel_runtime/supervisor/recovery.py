@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.workspace.errors import WorkspaceError
-from kernel_runtime.errors import RestoreFailed, SandboxError
+from kernel_runtime.errors import RestoreFailed, SandboxError, TimeTravelError
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.router import Request
@@ -129,25 +129,32 @@ class Recovery:
         """Put the workspace to the checkpoint's state; keep what the dead cell had written."""
         session = self._session
         capture = checkpoint.capture("filesystem", engine="workspace")
-        if (
-            session.config.files_on_death == "keep"
-            or capture is None
-            or capture.state != "ready"
-            or capture.ref is None
-        ):
+        if session.config.files_on_death == "keep":
             return ""
         try:
-            plan = await session.files.plan(capture.ref)
-            if not plan.changes:
+            plan = None
+            if session.files.enabled and capture is not None and capture.state == "ready":
+                assert capture.ref is not None
+                plan = await session.files.plan(capture.ref)
+            layers = session.environment.capture_of(checkpoint)
+            if layers is not None and session.environment.is_at(layers):
+                layers = None
+            if layers is None and (plan is None or not plan.changes):
                 return ""
             safety: Taken = await session.checkpoints.take(
                 "safety", request=None, comment="files when the process died", process=False
             )
-            await session.files.restore(plan, safety.snapshot)
-        except (WorkspaceError, OSError) as error:
+            if layers is not None:
+                await session.environment.restore(layers)
+            if plan is not None:
+                await session.files.restore(plan, safety.snapshot)
+        except (WorkspaceError, TimeTravelError, OSError) as error:
             return f" The files stay as the dead cell left them: {error}"
-        count = len(plan.changes)
+        count = len(plan.changes) if plan is not None else 0
+        what = f"{count} file{'s' if count != 1 else ''}" if count else ""
+        if layers is not None:
+            what += " and the environment" if what else "The environment"
         return (
-            f" {count} file{'s' if count != 1 else ''} changed since then went back too; "
-            f"`%restore {safety.checkpoint.number} --only files` brings them again."
+            f" {what} changed since then went back too; "
+            f"`%restore {safety.checkpoint.number} --only files` brings that again."
         )

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 _INTERRUPT_S = 3.0
 _EXIT_S = 30.0
+_TELL_S = 0.02
+
+Told = tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]
+"""Packages and environment files that a restore changed; what the host changed beneath."""
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Plan:
     target: Checkpoint
     frozen: Frozen | None
     files: RestorePlan | None
+    environment: Capture | None = None
     warnings: list[str] = field(default_factory=list)
 
 
@@ -90,6 +95,12 @@ class Restorer:
         files = target.capture("filesystem", engine="workspace")
         if only != "files":
             plan.frozen = self.frozen_of(target)
+        if only != "process" and session.environment.enabled:
+            plan.environment = session.environment.capture_of(target)
+            if plan.environment is None:
+                layers = target.capture("filesystem", engine="overlay")
+                why = (layers.error or layers.state) if layers else "it was not captured"
+                plan.warnings.append(f"the environment stays as it is: {why}")
         if only != "process" and session.files.enabled:
             if files is None or files.state != "ready" or files.ref is None:
                 why = (files.error or files.state) if files else "they were not captured"
@@ -129,6 +140,10 @@ class Restorer:
         result["dry_run"] = True
         changes = plan.files.changes if plan.files else []
         result["files"] = [session.files.as_json(change) for change in changes]
+        if plan.environment is not None:
+            found = await session.environment.compare(None, plan.environment)
+            result["packages"] = found["packages"]
+            result["environment"] = found["files"]
         result["text"] = restore_text(result)
         return result
 
@@ -195,17 +210,18 @@ class Restorer:
         )
         done: RestoreResult | None = None
         ids_kept, threads, notes = True, 0, []
+        told = asyncio.ensure_future(self._packages(plan, safety))
         if plan.frozen is None:
-            try:
-                done = await self._restore_files(plan, safety)
-            except (WorkspaceError, OSError) as error:
-                raise RestoreFailed(str(error)) from error
+            done = await self._files_alone(plan, safety, forced)
         else:
             frozen = plan.frozen
             try:
                 self._progress(plan, "stop")
                 await self.stop_processes()
                 faults.point("stopped")
+                if plan.environment is not None:
+                    await session.environment.restore(plan.environment)
+                faults.point("environment restored")
                 done = await self._restore_files(plan, safety)
                 faults.point("files restored")
                 self._progress(plan, "process")
@@ -231,6 +247,13 @@ class Restorer:
         session.persistence.save_state(session.timeline)
         before = safety.checkpoint.variables if plan.frozen is not None else None
         result = self._result(plan, safety, done, before)
+        # a reply does not wait for what takes longer to find out
+        await asyncio.wait([told], timeout=_TELL_S)
+        if told.done():
+            result["packages"], result["environment"], changed = told.result()
+            result["warnings"] += _host_text(changed)
+        else:
+            session.background(self._tell_later(plan.target, told, request))
         result["threads"] = {"brought_back": threads, "ids_kept": ids_kept}
         result["warnings"] += [
             f"not brought back: {kind} {subject}: {detail}"
@@ -240,16 +263,76 @@ class Restorer:
         ]
         capture = plan.target.capture("process")
         if plan.frozen is not None and capture is not None:
-            told = {subject for _, subject, _ in notes}
+            named = {subject for _, subject, _ in notes}
             result["warnings"] += [
                 f"not brought back: {n.kind}: {n.subject}{f': {n.detail}' if n.detail else ''}"
                 for n in capture.not_captured
-                if n.subject.partition(" ")[0] not in told
+                if n.subject.partition(" ")[0] not in named
             ]
         result["took_ms"] = (time.perf_counter() - started) * 1e3
         result["text"] = restore_text(result)
         self._progress(plan, "answer")
         return result
+
+    async def _packages(self, plan: Plan, safety: Taken) -> Told:
+        """Packages that the restore changes, files (not listed: there may be 50,000), and what
+        the host has changed beneath."""
+        session = self._session
+        if plan.environment is None or safety.environment is None:
+            return [], [], []
+        try:
+            found = await session.environment.compare(
+                safety.environment, plan.environment, files=False
+            )
+            changed = await session.environment.host_changes(
+                plan.environment, int(plan.target.created_at.timestamp() * 1e9)
+            )
+        except OSError as error:
+            session.log.warning("What the restore changes in packages is not known: %s", error)
+            return [], [], []
+        return found["packages"], found["files"], changed
+
+    async def _tell_later(
+        self, target: Checkpoint, told: asyncio.Future[Told], request: Request | None
+    ) -> None:
+        packages, _, changed = await told
+        lines = [
+            f"{p['name']} {p['before'] or 'absent'} → {p['after'] or 'absent'}" for p in packages
+        ]
+        text = [f"packages: {', '.join(lines[:20])}{' …' if len(lines) > 20 else ''}"]
+        for line in [*(text if lines else []), *_host_text(changed)]:
+            self._session.router.say(
+                f"restored #{target.number}: {line}\n",
+                request.message if request else self._session.router.last_parent,
+                "stderr",
+            )
+
+    async def _files_alone(self, plan: Plan, safety: Taken, forced: bool) -> RestoreResult | None:
+        """Restore files under a process that lives on. Raises RestoreFailed; all is as before."""
+        session = self._session
+        changed = plan.environment is not None and not session.environment.is_at(plan.environment)
+        if changed and forced:
+            raise RestoreFailed(
+                "The environment cannot be changed under a running cell. Nothing was changed; "
+                "interrupt it, or restore the process too."
+            )
+        try:
+            if changed:
+                await self._environment_live(plan.environment)
+            return await self._restore_files(plan, safety)
+        except (WorkspaceError, TimeTravelError, OSError) as error:
+            if changed and safety.environment is not None:
+                with contextlib.suppress(TimeTravelError):
+                    await self._environment_live(safety.environment)
+            raise RestoreFailed(str(error)) from error
+
+    async def _environment_live(self, capture: Capture | None) -> None:
+        session = self._session
+        assert capture is not None and session.executor is not None
+        live = {"executor": session.executor.pid, "keep": session.frozen_pids()}
+        await session.checkpoints.with_executor_held(
+            lambda hold: session.environment.restore(capture, **live, hold=hold.fileno())
+        )
 
     async def stop_processes(self) -> None:
         """End everything inside but the frozen processes; return when their ids are free."""
@@ -258,10 +341,8 @@ class Restorer:
         if executor is not None:
             executor.drain()
             executor.close()
-        keep = [f.pid for f in session.frozen.values()]
-        keep += [f.twin.pid for f in session.frozen.values() if f.twin is not None]
         try:
-            await asyncio.wait_for(session.sandbox.kill_all_but(keep), _EXIT_S)
+            await asyncio.wait_for(session.sandbox.kill_all_but(session.frozen_pids()), _EXIT_S)
         except asyncio.TimeoutError:
             raise SandboxError("A process inside the sandbox does not end.") from None
         session.sandbox.forget_exits()
@@ -288,11 +369,16 @@ class Restorer:
         with contextlib.suppress(TimeTravelError, OSError):
             await self.stop_processes()
         problem = ""
+        if plan.environment is not None and safety.environment is not None:
+            try:
+                await session.environment.restore(safety.environment)
+            except SandboxError as error:
+                problem = f" The environment could not be put back: {error}"
         if files_done and safety.snapshot is not None:
             try:
                 await session.files.restore(await session.files.plan(safety.snapshot.id), None)
             except (WorkspaceError, OSError) as error:
-                problem = f" The files could not be put back: {error}"
+                problem += f" The files could not be put back: {error}"
         try:
             if safety.frozen is None:
                 raise RestoreFailed("the process before had not been held")
@@ -345,6 +431,8 @@ class Restorer:
             "dry_run": False,
             "variables": variables,
             "files": [session.files.as_json(change) for change in changes],
+            "environment": [],
+            "packages": [],
             "kept_aside": [
                 {"path": printable(k.path), "saved_as": printable(k.saved_as), "reason": k.reason}
                 for k in (done.kept_aside if done else ())
@@ -353,6 +441,15 @@ class Restorer:
             "warnings": list(plan.warnings),
             "took_ms": 0.0,
         }
+
+
+def _host_text(changed: list[str]) -> list[str]:
+    if not changed:
+        return []
+    return [
+        "files of this machine have changed since that checkpoint, beneath it, and are as they "
+        f"are now: {', '.join(changed[:5])}{' …' if len(changed) > 5 else ''}"
+    ]
 
 
 def _changes(files: RestorePlan | None) -> list[Change]:

@@ -25,10 +25,11 @@ from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.checkpoints import Checkpointer
 from kernel_runtime.supervisor.commands import Commands
 from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.supervisor.environment import Environment, layers_of
 from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
-from kernel_runtime.supervisor.history import HistorySessions
+from kernel_runtime.supervisor.history import History
 from kernel_runtime.supervisor.memory import MemoryKeeper
 from kernel_runtime.supervisor.persistence import Persistence
 from kernel_runtime.supervisor.recovery import Recovery
@@ -81,9 +82,10 @@ class Session:
         self.events = Events(channels)
         self.router = Router(channels, self._on_start, self._on_done)
         self.files = Files(config, self.cwd, log)
+        self.environment = Environment(config, log, python)
         self.persistence = Persistence(config, log)
         self.timeline = self.persistence.open(self.epoch)
-        self.history = HistorySessions()
+        self.history = History(log)
         self.memory = MemoryKeeper(self)
         self.checkpoints = Checkpointer(self)
         self.restores = Restorer(self)
@@ -100,6 +102,8 @@ class Session:
         await self.files.recover()
         await self.start_executor()
         self.router.hold("start")
+        if self.environment.enabled:
+            self.background(self._look_after_environment())
         self.background(self._first_checkpoint())
 
     async def _first_checkpoint(self) -> None:
@@ -111,6 +115,20 @@ class Session:
             tell.cancel()
             self.router.release("start")
 
+    async def _look_after_environment(self) -> None:
+        """What a kernel that was killed has left behind; what the host has changed meanwhile."""
+        self.background(self.environment.follow_resolver(self.lock))
+        await self.persistence.sweep()
+        async with self.lock:
+            await self.environment.collect(self.layers_in_use())
+        changed = await self.environment.changed_since_last_time()
+        if changed:
+            self.router.say_next(
+                "Since this session last ran, files of this machine have changed beneath it: "
+                f"{', '.join(changed[:5])}{' …' if len(changed) > 5 else ''}. What the session "
+                "changed itself is as it was; `%timetravel reset` takes the machine's state."
+            )
+
     def _tell_slow_start(self) -> None:
         self.router.say_next(
             "The files of the workspace are being read for the first time; the cell runs as soon "
@@ -120,11 +138,8 @@ class Session:
     async def _start_sandbox(self) -> None:
         wanted = self.config.sandbox
         if wanted != "none":
-            name = "namespaces" if wanted == "auto" else wanted
-            kind = plugins.load(plugins.SANDBOXES, name)
-            self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
             try:
-                await self.sandbox.start()
+                await self._start_namespaces("namespaces" if wanted == "auto" else wanted)
                 return
             except (SandboxError, asyncio.TimeoutError) as error:
                 if wanted != "auto":
@@ -134,8 +149,39 @@ class Session:
                 f"No namespaces: {reason} Restored processes get new ids; memory and files are "
                 "held all the same. `jupyter timetravel doctor` says what to change."
             )
+        if self.config.environment == "required":
+            raise SandboxError(f"The environment cannot be covered: {'; '.join(self.limits)}")
+        self.environment.problem = "the environment is not covered: there are no namespaces"
         self.sandbox = NoSandbox(self._on_exit, self._on_sandbox_lost)
         await self.sandbox.start()
+
+    async def _start_namespaces(self, name: str) -> None:
+        kind = plugins.load(plugins.SANDBOXES, name)
+        self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
+        await self.sandbox.start()
+        if self.config.environment == "off" or not self.persistence.directory:
+            self.environment.problem = "The environment is not covered: it is switched off."
+            return
+        workspace = [] if self.config.is_isolated else self.files.roots
+        try:
+            await self.environment.start(
+                self.sandbox,
+                directory=self.persistence.directory / "environments" / self.timeline.id,
+                workspace=workspace,
+                hidden=[self.persistence.directory, self._runtime_dir],
+            )
+        except SandboxError as error:
+            if self.config.environment == "required":
+                raise SandboxError(f"The environment cannot be covered: {error}") from error
+            self.environment.problem = (
+                f"Files outside of the workspace are not rolled back: {error} Memory and the "
+                "workspace are. `jupyter timetravel doctor` says what to change."
+            )
+            self.limits.append(self.environment.problem)
+            # what was mounted half way goes with its namespaces
+            await self.sandbox.close()
+            self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
+            await self.sandbox.start()
 
     async def start_executor(self) -> None:
         """Start a fresh process. Raises SandboxError."""
@@ -166,10 +212,6 @@ class Session:
 
     def take_up(self, executor: Executor) -> None:
         """Make it the one that requests go to."""
-        if executor.hello.get("woken"):
-            # before any request: the first thing that it reads
-            executor.link.command("history_session", number=self.history.take())
-        self.history.use(executor.hello.get("history", ""))
         self.executor = executor
         self.router.replace_executor(executor)
 
@@ -205,7 +247,9 @@ class Session:
             executor.drain()
             executor.close()
         self.router.joiner.flush()
+        await self.history.close()
         await self.sandbox.close()
+        await self.environment.close(self.layers_in_use(), forget=not self.persistence.has_document)
         await self.files.release(await asyncio.to_thread(self.persistence.close))
         await self.files.close()
 
@@ -247,6 +291,9 @@ class Session:
 
     def on_log(self, level: int, text: str) -> None:
         self.log.log(level, "executor: %s", text)
+
+    def on_history(self, executor: Executor, report: dict[str, Any]) -> None:
+        self.history.on_report(executor, report)
 
     def on_request(self, executor: Executor, report: dict[str, Any]) -> None:
         if executor is self.executor:
@@ -325,6 +372,11 @@ class Session:
         self.set_process_state(id, "evicted", why)
         await self.engine.drop(frozen)
 
+    def frozen_pids(self) -> list[int]:
+        """All processes inside that are not live: frozen ones and their twins."""
+        pids = [f.pid for f in self.frozen.values()]
+        return pids + [f.twin.pid for f in self.frozen.values() if f.twin is not None]
+
     def set_process_state(self, id: str, state: Any, why: str) -> None:
         """Note what became of a process capture, and tell everybody."""
         if id not in self.timeline:
@@ -344,9 +396,33 @@ class Session:
 
     async def _publish(self, id: str) -> None:
         # what a checkpoint names must be on the disk before the database names it
-        await self.files.flush()
+        await asyncio.gather(self.files.flush(), self.environment.flush())
+        if id in self.timeline:
+            layers = self.timeline[id].capture("filesystem", engine="overlay")
+            await self.environment.index(layers)
         if id in self.timeline:
             self.persistence.save(self.timeline, self.timeline[id])
+
+    def layers_in_use(self) -> set[str]:
+        """The layers of the environment that some checkpoint needs."""
+        found: set[str] = set()
+        for checkpoint in self.timeline:
+            found |= layers_of(checkpoint.capture("filesystem", engine="overlay"))
+        return found
+
+    async def tidy_environment(self) -> None:
+        """Merge layers, let checkpoints name the merged ones, delete what nothing needs."""
+        async with self.lock:
+            captures = [c.capture("filesystem", engine="overlay") for c in self.timeline]
+            if await self.environment.upkeep(captures):
+                await self.environment.flush()
+                for checkpoint, capture in zip(list(self.timeline), captures):
+                    new = self.environment.rewritten(capture) if capture is not None else None
+                    if new is not None:
+                        changed = self.timeline.set_capture(checkpoint.id, new)
+                        self.persistence.save(self.timeline, changed)
+            await self.persistence.written()
+            await self.environment.collect(self.layers_in_use())
 
     def now(self) -> datetime:
         """The time that checkpoints bear."""

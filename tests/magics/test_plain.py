@@ -108,7 +108,7 @@ def test_labels_pins_and_deletion(open_files, work):
 
 
 def test_a_directory_that_is_too_large_is_refused(open_files, work, monkeypatch):
-    from kernel_runtime.engines.workspace import WorkspaceEngine
+    from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 
     files = open_files()
     (work / "a").write_text("x")

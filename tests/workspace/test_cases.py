@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from workspace_world import USER, World, assert_same, become_user, picture
 
-from kernel_runtime.engines.workspace import printable, reading, scan
+from kernel_runtime.engines.workspace import reading, scan
 from kernel_runtime.engines.workspace.errors import WorkspaceRestoreFailed, WorkspaceRestoreRefused
+from kernel_runtime.engines.workspace.names import printable
 
 Make = Callable[..., World]
 MIB = 1 << 20

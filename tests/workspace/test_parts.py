@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workspace_world import World, assert_same
 
-from kernel_runtime.engines.workspace import WorkspaceEngine, access, content, tree
+from kernel_runtime.engines.workspace import access, content, tree
+from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.errors import SnapshotUnknown, WorkspaceRestoreRefused
 from kernel_runtime.engines.workspace.names import printable, to_bytes, to_text
 from kernel_runtime.store.blobs import BlobDamaged, BlobStore, digest_of
@@ -372,7 +373,8 @@ for name in ("fcntl", "grp", "pwd", "resource", "termios"):
 import ctypes, subprocess, tempfile, multiprocessing, socket
 sys.platform = "win32"
 from pathlib import Path
-from kernel_runtime.engines.workspace import WorkspaceEngine, WorkspaceUnsupported
+from kernel_runtime.engines.workspace.engine import WorkspaceEngine
+from kernel_runtime.engines.workspace.errors import WorkspaceUnsupported
 try:
     WorkspaceEngine([Path(".")], None, journal_dir=Path("."))
 except WorkspaceUnsupported as refused:

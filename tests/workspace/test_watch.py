@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from workspace_world import World, assert_same
 
-from kernel_runtime.engines.workspace import WorkspaceEngine, scan, watch
+from kernel_runtime.engines.workspace import scan, watch
+from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.store.blobs import BlobStore
 
 Make = Callable[..., World]

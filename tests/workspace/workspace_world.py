@@ -9,12 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kernel_runtime.engines.workspace import (
-    RestoreResult,
-    Snapshot,
-    SnapshotId,
-    WorkspaceEngine,
-)
+from kernel_runtime.engines.workspace.engine import WorkspaceEngine
+from kernel_runtime.engines.workspace.model import RestoreResult, Snapshot, SnapshotId
 from kernel_runtime.store.blobs import BlobStore
 
 USER = 65534  # nobody

@@ -1,0 +1,363 @@
+"""Engine ``overlay``: the environment (all files outside of the workspace) as a stack of layers.
+
+A capture is a layer, a restore is a mount: both cost the same for one file and for a million. This
+is the supervisor's half, which knows what belongs to which checkpoint; the mounts are made by the
+sandbox's init (mounts.py), which is asked over its socket.
+
+Keeps:  everything that a filesystem holds, below the directories that are covered (plan.py).
+Loses:  what is passed through to the host: /tmp, /run, devices, remote filesystems.
+Needs:  Linux with overlayfs for this user (trial.py), and a store that can carry a layer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from kernel_runtime.engines.overlay.directory import EnvironmentDirectory, State, boot_id
+from kernel_runtime.engines.overlay.markers import TRUSTED, USER
+from kernel_runtime.engines.overlay.plan import Plan
+from kernel_runtime.engines.overlay.runs import replace_run, runs_together
+from kernel_runtime.engines.overlay.stack import Stack
+from kernel_runtime.errors import EnvironmentRefused, SandboxError
+from kernel_runtime.store.reflinks import sync_filesystem
+
+Stacks = dict[str, list[str]]
+"""For each root its layers, newest first; roots without layers are left out."""
+
+DEEP = 48
+"""Layers of one root from which on the oldest are merged. Lookups stay fast far beyond."""
+
+_LEFT_UNMERGED = 8
+
+_WORTH_MERGING = 4
+"""Layers that no checkpoint needs apart from each other."""
+
+ASIDE = ".unsynced"
+"""Ends the names of layers that may be damaged."""
+
+
+class Init(Protocol):
+    """The sandbox, as far as this engine needs it."""
+
+    async def request(self, op: str, pass_fds: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
+        """Raises SandboxError."""
+
+
+@dataclass
+class Captured:
+    """The environment at one coordinate."""
+
+    stacks: Stacks
+    root_layer: str
+    fresh: list[str] = field(default_factory=list)
+    """Layers that this capture has made."""
+    notes: list[tuple[str, str, str]] = field(default_factory=list)
+    took_ms: float = 0.0
+
+    def details(self) -> dict[str, Any]:
+        """What a capture record keeps of it."""
+        return {"stacks": self.stacks, "root_layer": self.root_layer}
+
+
+class OverlayEngine:
+    """The environment of one timeline. One capture or restore at a time (the session's lock)."""
+
+    name = "overlay"
+
+    def __init__(self, directory: EnvironmentDirectory, init: Init, plan: Plan) -> None:
+        self.directory = directory
+        self.plan = plan
+        self._init = init
+        self.state = State()
+        self.markers = USER if plan.userxattr else TRUSTED
+        self._unsynced: list[str] = []
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def start(self) -> dict[str, str]:
+        """Mount everything, with what the session left there last time.
+
+        Returns what is not covered, with the reason. Raises SandboxError if nothing can be, and
+        EnvironmentRefused if what is there cannot be read.
+        """
+        self.directory.make()
+        state = self.directory.read()
+        told = dict(self.plan.not_covered)
+        self._take_up(state, told)
+        answer = await self._init.request(
+            "environment",
+            **self.plan.request(str(self.directory.path), state.stacks),
+            root_layer=state.root_layer,
+        )
+        told.update(answer["problems"])
+        state.uppers = answer["uppers"]
+        state.root_layer = answer["root_layer"]
+        state.boot, state.running = boot_id(), True
+        state.since_ns = state.since_ns or time.time_ns()
+        self.state = state
+        self.directory.write(state)
+        return told
+
+    def _take_up(self, state: State, told: dict[str, str]) -> None:
+        """Make what was the upper at the end of the last run a layer."""
+        lost_power = state.running and state.boot != boot_id()
+        for root in {*state.stacks, *state.uppers}:
+            stack = list(state.stacks.get(root, []))
+            upper = state.uppers.get(root)
+            if upper and self.directory.exists(upper) and not self.directory.is_empty(upper):
+                stack.insert(0, upper)
+            aside = []
+            while lost_power and stack and stack[0] not in state.synced:
+                # it may not have reached the disk, or half of it: kept, but not used
+                aside.append(stack.pop(0))
+            if aside:
+                self._put_aside(aside)
+                told[root] = (
+                    "the machine went down while the kernel ran: what was written here since the "
+                    f"newest stored checkpoint may be damaged and was put aside ({aside[0]})"
+                )
+            gone = [layer for layer in stack if not self.directory.exists(layer)]
+            if gone:
+                told[root] = f"layers of it are gone ({', '.join(gone)}): it is as without them"
+                stack = [layer for layer in stack if layer not in gone]
+            state.stacks[root] = stack
+        state.uppers = {}
+
+    def _put_aside(self, layers: Iterable[str]) -> None:
+        for layer in layers:
+            with contextlib.suppress(OSError):
+                os.rename(self.directory.layers / layer, self.directory.layers / (layer + ASIDE))
+
+    async def close(self, referenced: Iterable[str]) -> None:
+        """The sandbox is down: write the state, delete what nothing refers to."""
+        state = self.state
+        for root, upper in list(state.uppers.items()):
+            if self.directory.is_empty(upper):
+                del state.uppers[root]
+        await asyncio.to_thread(self._collect, set(referenced))
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self._sync_all)
+            state.synced = sorted({*state.synced, *self._unsynced})
+            state.running = False
+            state.since_ns = time.time_ns()
+            self.directory.write(state, durable=True)
+
+    def _sync_all(self) -> None:
+        fd = os.open(self.directory.layers, os.O_RDONLY)
+        try:
+            sync_filesystem(fd)
+        finally:
+            os.close(fd)
+
+    # -- capturing --------------------------------------------------------------------------
+
+    async def capture(self, executor: int, keep: Iterable[int], hold: int | None) -> Captured:
+        """Capture now, or, with hold, when the executor at its other end has stopped.
+
+        keep: pids of frozen processes, which hold nothing. Raises SandboxError; then nothing was
+        captured and the session runs on.
+        """
+        answer = await self._init.request(
+            "capture", [] if hold is None else [hold], executor=executor, keep=list(keep)
+        )
+        captured = Captured({}, "", took_ms=answer.get("took_ms", 0.0))
+        state = self.state
+        for root, one in answer["switched"].items():
+            captured.fresh.append(one["layer"])
+            stack = [one["layer"], *state.stacks.get(root, [])]
+            captured.stacks[root] = stack
+            if one["upper"] != state.uppers.get(root):
+                state.stacks[root] = stack
+            self._note(captured, root, one)
+        state.uppers.update(answer["uppers"])
+        if answer["root_layer"]:
+            captured.fresh.append(answer["root_layer"])
+            state.root_layer = answer["root_layer"]
+        captured.root_layer = state.root_layer
+        for root, stack in state.stacks.items():
+            if stack:
+                captured.stacks.setdefault(root, list(stack))
+        self._unsynced += captured.fresh
+        if captured.fresh:
+            self.directory.write(state)
+        return captured
+
+    @staticmethod
+    def _note(captured: Captured, root: str, one: Mapping[str, Any]) -> None:
+        if one["held_by"]:
+            captured.notes.append(
+                (
+                    "copied",
+                    root,
+                    f"{', '.join(one['held_by'][:3])} works in it, so its changes were copied",
+                )
+            )
+
+    async def sync(self) -> None:
+        """Wait until all layers are on the disk; only then may the database name them."""
+        if self._unsynced:
+            waiting, self._unsynced = self._unsynced, []
+            await asyncio.to_thread(self._sync_all)
+            self.state.synced += waiting
+            self.directory.write(self.state)
+
+    # -- restoring --------------------------------------------------------------------------
+
+    def missing(self, stacks: Mapping[str, Sequence[str]], root_layer: str) -> list[str]:
+        """The layers that a restore would need and that are gone."""
+        wanted = [layer for stack in stacks.values() for layer in self._merged(stack)]
+        wanted += [root_layer] if root_layer else []
+        return [layer for layer in wanted if not self.directory.exists(layer)]
+
+    def differs(self, stacks: Mapping[str, Sequence[str]], root_layer: str) -> bool:
+        """Whether a restore would change any stack (not counting what is in the uppers)."""
+        return self._whole(stacks) != self._whole(self.state.stacks) or (
+            root_layer != self.state.root_layer
+        )
+
+    def _whole(self, stacks: Mapping[str, Sequence[str]]) -> Stacks:
+        return {root: self._merged(stacks.get(root, ())) for root in self.state.uppers}
+
+    async def restore(
+        self,
+        stacks: Mapping[str, Sequence[str]],
+        root_layer: str,
+        *,
+        executor: int = 0,
+        keep: Iterable[int] = (),
+        hold: int | None = None,
+    ) -> bool:
+        """Mount these; say whether anything was changed.
+
+        No process but frozen ones may live, or, with hold, the executor at its other end, which is
+        stopped meanwhile and opens its files again. Raises SandboxError; then all is as it was.
+        """
+        wanted = self._whole(stacks)
+        answer = await self._init.request(
+            "restore",
+            [] if hold is None else [hold],
+            executor=executor,
+            keep=list(keep),
+            stacks=wanted,
+            root_layer=root_layer,
+            root_before=self.state.root_layer,
+        )
+        changed: bool = answer["uppers"] != self.state.uppers
+        self.state.stacks = {root: stack for root, stack in wanted.items() if stack}
+        self.state.uppers = answer["uppers"]
+        self.state.root_layer = root_layer
+        self.directory.write(self.state)
+        return changed
+
+    def _merged(self, stack: Sequence[str]) -> list[str]:
+        """The same with layers that were merged replaced by the one that equals them."""
+        found = list(stack)
+        for new, old in self.state.merged.items():
+            found = replace_run(found, old, new)
+        return found
+
+    def present(self) -> Stacks:
+        """The stacks as they are now, what is being written included."""
+        return {
+            root: [upper, *self.state.stacks.get(root, [])]
+            for root, upper in self.state.uppers.items()
+        }
+
+    def is_at(self, stacks: Mapping[str, Sequence[str]], root_layer: str) -> bool:
+        """Whether this is what is mounted, and nothing was written since."""
+        return not self.differs(stacks, root_layer) and all(
+            self.directory.is_empty(upper) for upper in self.state.uppers.values()
+        )
+
+    async def refresh(self, path: str) -> bool:
+        """Show what the host has changed at a path; False: it was changed inside, so not now."""
+        root = self.plan.root_of(path)
+        if root is None or root.path not in self.state.uppers:
+            return True
+        answer = await self._init.request("refresh", root=root.path)
+        self.state.uppers = answer["uppers"]
+        self.directory.write(self.state)
+        return bool(answer["done"])
+
+    # -- looking ----------------------------------------------------------------------------
+
+    def views(self, stacks: Mapping[str, Sequence[str]]) -> dict[str, Stack]:
+        """What the roots look like with these layers."""
+        return {
+            root.path: Stack(
+                [self.directory.files(layer) for layer in stacks.get(root.path, ())],
+                Path(root.path),
+                self.markers,
+                hidden=frozenset(os.fsencode(path) for path in root.hidden),
+            )
+            for root in self.plan.roots
+        }
+
+    # -- upkeep -----------------------------------------------------------------------------
+
+    async def upkeep(self, named: Sequence[Stacks]) -> bool:
+        """Merge the oldest layers of stacks that are deep, and layers that are always together.
+
+        named: the stacks that checkpoints name. Says whether anything was merged. Never raises.
+        """
+        merged = False
+        for root, stack in list(self.state.stacks.items()):
+            all_stacks = [stack, *(s[root] for s in named if root in s)]
+            together = [r for r in runs_together(all_stacks) if len(r) >= _WORTH_MERGING]
+            if len(stack) >= DEEP:
+                together = [stack[_LEFT_UNMERGED:]]
+            for run in together[:1]:
+                with contextlib.suppress(SandboxError):
+                    await self.merge(root, run)
+                    merged = True
+        return merged
+
+    async def merge(self, root: str, run: Sequence[str]) -> str:
+        """Make one layer that equals a run of others; they stay until nothing refers to them.
+
+        Raises SandboxError; then nothing has changed.
+        """
+        answer = await self._init.request("merge", layers=list(run))
+        new: str = answer["layer"]
+        await self._init.request("merged", root=root, old=list(run), new=new)
+        self.state.merged[new] = list(run)
+        self.state.stacks[root] = replace_run(self.state.stacks.get(root, []), run, new)
+        self._unsynced.append(new)
+        self.directory.write(self.state)
+        return new
+
+    def rewritten(self, stacks: Mapping[str, Sequence[str]]) -> Stacks:
+        """Stacks as checkpoints should name them from now on, so that merged layers can go."""
+        return {root: self._merged(stack) for root, stack in stacks.items()}
+
+    async def collect(self, referenced: Iterable[str]) -> None:
+        """Delete the layers that no checkpoint and no mount refers to."""
+        await asyncio.to_thread(self._collect, set(referenced))
+
+    def _collect(self, wanted: set[str]) -> None:
+        state = self.state
+        for stack in state.stacks.values():
+            wanted.update(stack)
+        wanted.update(state.uppers.values())
+        wanted.add(state.root_layer)
+        gone = [
+            id for id in self.directory.all_layers() if id not in wanted and not id.endswith(ASIDE)
+        ]
+        self.directory.remove_layers(gone)
+        state.merged = {new: old for new, old in state.merged.items() if new in wanted}
+        state.synced = [id for id in state.synced if id in wanted]
+
+    def forget(self) -> None:
+        """The timeline is gone: delete everything. The sandbox must be down."""
+        with contextlib.suppress(OSError):
+            self.directory.remove()
+
+
+__all__ = ["Captured", "EnvironmentRefused", "OverlayEngine", "Stacks"]

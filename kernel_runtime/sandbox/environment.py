@@ -1,0 +1,307 @@
+"""The environment's part of the sandbox's init: captures, restores and merges on request.
+
+    {"op": "environment", "id": n, …the plan}          mount everything
+    {"op": "capture", "id": n, "executor": p, "keep": [pids]} + [descriptor]
+    {"op": "restore", "id": n, "stacks": {…}, "root_layer": "…"}
+    {"op": "refresh", "id": n, "root": "…"}       see what the host has changed beneath
+    {"op": "merge", "id": n, "layers": [newest first]}      in a process of its own
+    {"op": "merged", "id": n, "root": "…", "old": [layers], "new": layer}
+
+The descriptor of a capture is one end of a socket to the executor (native/timetravel.h, hold_fd):
+the capture is made when the executor says that it has stopped and copied itself, and the executor
+goes on when it is done. If its end is closed instead, the capture is made all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernel_runtime.engines.overlay import held
+from kernel_runtime.engines.overlay.merge import merge
+from kernel_runtime.engines.overlay.mounts import Switched, describe, new_layer_id
+from kernel_runtime.engines.overlay.runs import replace_run
+from kernel_runtime.engines.overlay.setup import Environment
+
+_HOLD_S = 5.0
+"""Seconds that a stopped executor is waited for; it goes on by itself after as many."""
+# struct tt_held and the head of struct tt_switched of native/timetravel.h
+_HELD = struct.Struct("=Ii")
+_SWITCHED = struct.Struct("=II")
+
+
+@dataclass
+class _Hold:
+    """A capture that waits for the executor to stop."""
+
+    request: dict[str, Any]
+    socket: socket.socket
+
+
+class EnvironmentOperations:
+    """Carries out the operations above for an init."""
+
+    def __init__(
+        self, answer: Callable[[dict[str, Any]], None], processes: Callable[[], list[int]]
+    ) -> None:
+        self._answer = answer
+        self._processes = processes
+        self._environment: Environment | None = None
+        self._holds: dict[int, _Hold] = {}
+        self._workers: dict[int, tuple[int, int]] = {}  # report descriptor: pid, request
+        self._signature: list[list[object]] = []
+
+    # -- what init asks --------------------------------------------------------------------
+
+    def watched(self) -> list[int]:
+        """Descriptors that `ready` wants to hear of."""
+        return [*self._holds, *self._workers]
+
+    def worker_pids(self) -> set[int]:
+        """Processes that merge: not the session's."""
+        return {pid for pid, _ in self._workers.values()}
+
+    def ready(self, fd: int) -> None:
+        """A watched descriptor has something to read."""
+        if fd in self._holds:
+            self._held(self._holds.pop(fd))
+        elif fd in self._workers:
+            self._worker_ended(fd)
+
+    def idle(self) -> None:
+        """Whatever was put off: called when requests are answered."""
+        if self._environment is not None:
+            self._environment.mounts.relax()
+
+    # -- operations ------------------------------------------------------------------------
+
+    def op_environment(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        environment = Environment(request)
+        self._environment = environment
+        root_layer = request["root_layer"]
+        if environment.root_directory is not None:
+            if root_layer:
+                environment.root_directory.restore(self._root_layer(root_layer))
+                self._signature = environment.root_directory.signature()
+            else:
+                root_layer = self._capture_root()
+        return {
+            "problems": environment.problems,
+            "uppers": self._uppers(),
+            "root_layer": root_layer,
+        }
+
+    def op_capture(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
+        if not fds:
+            return self._capture(request, None)
+        link = socket.socket(fileno=os.dup(fds[0]))
+        self._holds[link.fileno()] = _Hold(request, link)
+        return None
+
+    def op_restore(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
+        if not fds:
+            return self._restore(request, None)
+        link = socket.socket(fileno=os.dup(fds[0]))
+        self._holds[link.fileno()] = _Hold(request, link)
+        return None
+
+    def _restore(self, request: dict[str, Any], link: socket.socket | None) -> dict[str, Any]:
+        """link: to an executor that lives on. Without one nobody but frozen processes may live."""
+        if link is None:
+            self._mount_stacks(request)
+            # what the ended processes had held can go
+            self._there().mounts.tidy(request["stacks"])
+            return {"uppers": self._uppers()}
+        stopped = held.stop(self._others(request, request["executor"]))
+        try:
+            mounts = self._there().mounts
+            before = {path: list(root.pinned) for path, root in mounts.roots.items()}
+            self._mount_stacks(request)
+            covered = [
+                id for path, ids in before.items() if mounts.roots[path].pinned != ids for id in ids
+            ]
+            self._reopen(link, covered)
+            mounts.tidy(request["stacks"])
+            _send(link, b"go")
+        finally:
+            held.go_on(stopped)
+        return {"uppers": self._uppers()}
+
+    def _others(self, request: dict[str, Any], executor: int | None) -> list[int]:
+        keep = {*request["keep"], *self.worker_pids(), executor}
+        return [pid for pid in self._processes() if pid not in keep]
+
+    def _mount_stacks(self, request: dict[str, Any]) -> None:
+        environment = self._there()
+        mounts = environment.mounts
+        stacks = {r: list(s) for r, s in request["stacks"].items() if r in mounts.roots}
+        before = {path: (list(mounts.roots[path].stack)) for path in stacks}
+        mounts.restore(stacks)
+        root = environment.root_directory
+        if root is not None and request.get("root_layer") != request.get("root_before"):
+            try:
+                root.restore(self._root_layer(request["root_layer"]))
+            except OSError:
+                mounts.restore(before)
+                root.restore(self._root_layer(request["root_before"]))
+                raise
+            self._signature = root.signature()
+
+    def op_refresh(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        mounts = self._there().mounts
+        root = mounts.roots[request["root"]]
+        done = not any(one is root for one in mounts.changed())
+        if done:
+            mounts.refresh(root)
+        return {"done": done, "uppers": self._uppers()}
+
+    def op_merge(self, request: dict[str, Any], fds: list[int]) -> None:
+        mounts = self._there().mounts
+        report_r, report_w = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            _merge(mounts, request, report_w)
+        os.close(report_w)
+        self._workers[report_r] = (pid, request["id"])
+
+    def op_merged(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        root = self._there().mounts.roots[request["root"]]
+        root.stack = replace_run(root.stack, request["old"], request["new"])
+        return {}
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _there(self) -> Environment:
+        if self._environment is None:
+            raise OSError(2, "there is no environment")
+        return self._environment
+
+    def _uppers(self) -> dict[str, str]:
+        return {path: root.upper for path, root in self._there().mounts.roots.items()}
+
+    def _root_layer(self, layer: str) -> str:
+        # not by its path, which is hidden by now
+        return f"/proc/self/fd/{self._there().mounts.layers}/{layer}/files"
+
+    def _held(self, hold: _Hold) -> None:
+        """The executor has stopped (or its end was closed): capture, let it go on, answer."""
+        with hold.socket:
+            hold.socket.settimeout(_HOLD_S)
+            stopped = _receive(hold.socket)
+            request = hold.request
+            if len(stopped) == _HELD.size:
+                # the newest frozen process, which the supervisor does not know yet
+                request["keep"].append(_HELD.unpack(stopped)[1])
+            try:
+                how = self._capture if request["op"] == "capture" else self._restore
+                answer = how(request, hold.socket if stopped else None)
+            except OSError as error:
+                answer = {"error": error.errno or 5, "text": str(error)}
+        self._answer({"re": hold.request["id"], **answer})
+
+    def _capture(self, request: dict[str, Any], link: socket.socket | None) -> dict[str, Any]:
+        """link: to an executor that is stopped and opens its files again when told."""
+        environment = self._there()
+        mounts = environment.mounts
+        begin = time.monotonic()
+        changed = mounts.changed()
+        root_layer = self._capture_root()
+        if not changed:
+            if link is not None:
+                _send(link, _SWITCHED.pack(_SWITCHED.size, 0))
+            return {"switched": {}, "uppers": {}, "root_layer": root_layer}
+        executor = request["executor"] if link is not None else None
+        others = self._others(request, executor)
+        stopped = held.stop(others)
+        try:
+            covered = [id for root in changed for id in root.pinned]
+            switched: dict[str, Switched] = mounts.capture(changed, others, executor)
+            present = {root.pinned[-1] for root in changed}
+            if link is not None:
+                self._reopen(link, [id for id in covered if id not in present])
+            mounts.tidy(path for path, one in switched.items() if not one.held_by)
+            if link is not None:
+                _send(link, b"go")
+        finally:
+            held.go_on(stopped)
+        return {
+            "switched": describe(switched),
+            "uppers": self._uppers(),
+            "root_layer": root_layer,
+            "took_ms": (time.monotonic() - begin) * 1e3,
+        }
+
+    def _reopen(self, link: socket.socket, covered: Sequence[int]) -> None:
+        packet = _SWITCHED.pack(_SWITCHED.size, len(covered))
+        packet += struct.pack(f"={len(covered)}i", *covered)
+        if _send(link, packet) and covered:
+            _receive(link)
+
+    def _capture_root(self) -> str:
+        """Return the layer that was made of what lies directly in /, or "" if that is as before."""
+        root = self._there().root_directory
+        if root is None:
+            return ""
+        signature = root.signature()
+        if signature == self._signature:
+            return ""
+        layer = new_layer_id()
+        root.capture(self._root_layer(layer))
+        self._signature = signature
+        return layer
+
+    def _worker_ended(self, fd: int) -> None:
+        pid, id = self._workers.pop(fd)
+        with open(fd, "rb") as report:
+            text = report.read()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        self._answer({"re": id, **(json.loads(text) if text else _CUT_SHORT)})
+
+
+_CUT_SHORT = {"error": 4, "text": "the merge was cut short"}
+
+
+def _merge(mounts: Any, request: dict[str, Any], report: int) -> None:
+    """In a process of its own: merge layers into a new one. Never returns."""
+    answer: dict[str, Any]
+    try:
+        os.nice(10)
+        os.fchdir(mounts.layers)
+        id = new_layer_id()
+        os.mkdir(id, 0o700)
+        merge(
+            [Path(f"{layer}/files") for layer in request["layers"]],
+            Path(f"{id}/files"),
+            mounts.markers,
+        )
+        answer = {"layer": id}
+    except BaseException as error:
+        answer = {"error": getattr(error, "errno", None) or 5, "text": str(error)}
+    try:
+        os.write(report, json.dumps(answer).encode())
+    finally:
+        os._exit(0)
+
+
+def _send(link: socket.socket, data: bytes) -> bool:
+    try:
+        link.send(data)
+        return True
+    except OSError:
+        return False
+
+
+def _receive(link: socket.socket) -> bytes:
+    try:
+        return link.recv(4096)
+    except OSError:
+        return b""

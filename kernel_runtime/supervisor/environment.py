@@ -1,0 +1,329 @@
+"""The environment as the supervisor uses it: set up with the sandbox, captured with the process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jupyter_core.paths import jupyter_runtime_dir
+
+from kernel_runtime.engines.overlay import plan as planning
+from kernel_runtime.engines.overlay.comparison import compare
+from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
+from kernel_runtime.engines.overlay.engine import OverlayEngine
+from kernel_runtime.engines.overlay.hostchanges import host_changes
+from kernel_runtime.engines.overlay.index import build_index
+from kernel_runtime.errors import EnvironmentRefused, RestoreRefused, SandboxError, TimeTravelError
+from kernel_runtime.sandbox.base import InitClient
+from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.timeline.model import Capture, Checkpoint, Note
+
+_NOTES_SHOWN = 50
+_FOLLOW_S = 2.0
+_FOLLOWED = ("/etc/resolv.conf", "/etc/hosts")
+_UNSUPPORTED_STORES = {"overlay": "overlayfs cannot carry another overlay's layers"}
+
+
+class Environment:
+    """The overlay engine of one session, or the reason why there is none."""
+
+    def __init__(self, config: Supervisor, log: logging.Logger, python: str) -> None:
+        self._config = config
+        self._prefix = os.path.dirname(os.path.dirname(os.path.abspath(python)))
+        self._log = log
+        self.engine: OverlayEngine | None = None
+        self.problem = ""
+        self.told: dict[str, str] = {}
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the environment is captured."""
+        return self.engine is not None
+
+    async def start(
+        self,
+        sandbox: InitClient,
+        *,
+        directory: Path,
+        workspace: Iterable[Path],
+        hidden: Iterable[Path],
+    ) -> None:
+        """Mount it in a sandbox that has just been started.
+
+        Raises SandboxError if that failed, and then the sandbox is to be thrown away; whether the
+        session goes on without, is the caller's to decide.
+        """
+        own_user_namespace = sandbox.mode == "user-namespaces"
+        plan = await asyncio.to_thread(
+            self._plan, directory, list(workspace), list(hidden), own_user_namespace
+        )
+        engine = OverlayEngine(EnvironmentDirectory(directory), sandbox, plan)
+        try:
+            told = await engine.start()
+        except (OSError, EnvironmentRefused) as error:
+            raise SandboxError(str(error)) from error
+        if not engine.state.uppers:
+            reason = next(iter(told.values()), "there is nothing to cover")
+            raise SandboxError(_explained(directory, reason))
+        self.engine = engine
+        self.told = told
+
+    def _plan(
+        self, directory: Path, workspace: list[Path], hidden: list[Path], own_user_namespace: bool
+    ) -> planning.Plan:
+        host = planning.this_host(own_user_namespace=own_user_namespace)
+        sockets = [] if self._config.docker_socket else list(planning.DOCKER_SOCKETS)
+        masked = [*hidden, Path(jupyter_runtime_dir())]
+        if self._sockets_hidden():
+            sockets += _agents()
+            if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+                masked.append(Path(runtime))
+        plan = planning.make_plan(
+            host,
+            workspace=[os.path.realpath(path) for path in workspace],
+            host_paths=[os.path.realpath(os.path.expanduser(p)) for p in self._config.host_paths],
+            hidden=[os.path.realpath(path) for path in masked if path.exists()],
+            blocked=[path for path in sockets if os.path.exists(path)],
+            environment=os.path.realpath(directory),
+            owned_copies=planning.copies_on_this_host() if own_user_namespace else (),
+        )
+        return plan
+
+    def _sockets_hidden(self) -> bool:
+        if self._config.sockets == "auto":
+            return self._config.is_isolated
+        return self._config.sockets == "none"
+
+    # -- captures ---------------------------------------------------------------------------
+
+    async def capture(self, executor: int, keep: Iterable[int], hold: int | None) -> Capture | None:
+        """Capture it; a failure is a failed capture, not an error."""
+        if self.engine is None:
+            return None
+        try:
+            captured = await self.engine.capture(executor, keep, hold)
+        except (SandboxError, OSError) as error:
+            return Capture(
+                "filesystem",
+                "overlay",
+                "failed",
+                error=f"The environment could not be captured: {error}",
+            )
+        notes = [Note(*note) for note in captured.notes[:_NOTES_SHOWN]]
+        return Capture(
+            "filesystem",
+            "overlay",
+            "ready",
+            ref=captured.fresh[0] if captured.fresh else None,
+            not_captured=tuple(notes),
+            details={
+                **captured.details(),
+                "fresh": captured.fresh,
+                "took_ms": captured.took_ms,
+            },
+        )
+
+    async def flush(self) -> None:
+        """Wait until the layers are on the disk; only then may the database name them."""
+        if self.engine is not None:
+            await self.engine.sync()
+
+    async def index(self, capture: Capture | None) -> None:
+        """Note what new layers hold, so that nobody has to walk them again. Never raises."""
+        if self.engine is None or capture is None:
+            return
+        engine = self.engine
+        for layer in capture.details.get("fresh", ()):
+            try:
+                await asyncio.to_thread(
+                    build_index, engine.directory.layers / layer, engine.markers
+                )
+            except OSError as error:
+                self._log.warning("No index of layer %s: %s", layer, error)
+
+    # -- restores ---------------------------------------------------------------------------
+
+    def capture_of(self, checkpoint: Checkpoint) -> Capture | None:
+        """The capture of a checkpoint that can be restored here, or None.
+
+        Raises RestoreRefused if layers of it are gone.
+        """
+        capture = checkpoint.capture("filesystem", engine="overlay")
+        if self.engine is None or capture is None or capture.state != "ready":
+            return None
+        gone = self.engine.missing(*_places(capture))
+        if gone:
+            raise RestoreRefused(
+                f"The environment of #{checkpoint.number} cannot be brought back: its layer "
+                f"{gone[0]} is gone from the store. Nothing was changed; memory and workspace "
+                f"alone: %restore {checkpoint.number} --only process."
+            )
+        return capture
+
+    async def restore(self, capture: Capture, **live: Any) -> bool:
+        """Mount it; say whether anything was changed. Raises SandboxError; then all is as before.
+
+        live: executor, keep and hold where the executor lives on (engine.restore).
+        """
+        assert self.engine is not None
+        return await self.engine.restore(*_places(capture), **live)
+
+    def is_at(self, capture: Capture) -> bool:
+        """Whether a restore of it would change nothing."""
+        return self.engine is None or self.engine.is_at(*_places(capture))
+
+    async def compare(
+        self, before: Capture | None, after: Capture | None, *, files: bool = True
+    ) -> dict[str, Any]:
+        """Return {"files", "packages", "complete"} of what changed; None is the present.
+
+        files: list them; packages alone are told faster.
+        """
+        if self.engine is None:
+            return {"files": [], "packages": [], "complete": True}
+        engine = self.engine
+        sides = [engine.present() if c is None else _places(c)[0] for c in (before, after)]
+        return await asyncio.to_thread(compare, engine, sides[0], sides[1], files)
+
+    async def host_changes(self, capture: Capture | None, since_ns: int) -> list[str]:
+        """Paths of the host that changed under the present layers and those of a capture."""
+        if self.engine is None:
+            return []
+        engine = self.engine
+        stacks = {root: list(stack) for root, stack in engine.state.stacks.items()}
+        for root, stack in _places(capture)[0].items() if capture is not None else ():
+            stacks[root] = list(dict.fromkeys([*stack, *stacks.get(root, [])]))
+
+        def look() -> list[str]:
+            there = {
+                root: [layer for layer in stack if engine.directory.exists(layer)]
+                for root, stack in stacks.items()
+            }
+            views = {root: view for root, view in engine.views(there).items() if root in there}
+            return host_changes(views, since_ns, prefixes=[self._prefix])
+
+        return await asyncio.to_thread(look)
+
+    async def changed_since_last_time(self) -> list[str]:
+        """What of the host is not as it was when this session ended last."""
+        if self.engine is None or not any(self.engine.state.stacks.values()):
+            return []
+        state = self.engine.state
+        changed = await self.host_changes(None, state.since_ns)
+        state.since_ns = time.time_ns()
+        return changed
+
+    async def follow_resolver(self, lock: asyncio.Lock) -> None:
+        """Let names resolve when the host has moved to another network: see resolv.conf(5)."""
+        known = _stamps()
+        while self.engine is not None:
+            await asyncio.sleep(_FOLLOW_S)
+            now = _stamps()
+            if now != known and self.engine is not None:
+                try:
+                    async with lock:
+                        done = await self.engine.refresh("/etc/resolv.conf")
+                except SandboxError:
+                    return  # the session ends
+                known = now if done else known
+
+    # -- upkeep -----------------------------------------------------------------------------
+
+    async def upkeep(self, captures: Iterable[Capture | None]) -> bool:
+        """Merge what can be; say whether anything was, so that `rewritten` has something new."""
+        if self.engine is None:
+            return False
+        return await self.engine.upkeep([dict(_places(c)[0]) for c in captures if c is not None])
+
+    def rewritten(self, capture: Capture) -> Capture | None:
+        """A capture that names merged layers instead of those that they stand for, or None."""
+        if self.engine is None or capture.state != "ready":
+            return None
+        stacks = _places(capture)[0]
+        new = self.engine.rewritten(stacks)
+        if new == stacks:
+            return None
+        return replace(capture, details={**capture.details, "stacks": new})
+
+    async def collect(self, referenced: Iterable[str]) -> None:
+        """Delete layers that nothing needs. Under the session's lock: no mount may be made."""
+        if self.engine is not None:
+            await self.engine.collect(referenced)
+
+    async def close(self, referenced: Iterable[str], *, forget: bool) -> None:
+        """The sandbox is down. forget: the timeline ends with the kernel."""
+        engine, self.engine = self.engine, None
+        if engine is None:
+            return
+        if forget:
+            await asyncio.to_thread(engine.forget)
+        else:
+            await engine.close(referenced)
+
+    def status(self) -> dict[str, Any]:
+        """For the status command: docs/protocol.md."""
+        if self.engine is None:
+            return {"covered": [], "not_covered": {}, "layers": 0, "problem": self.problem}
+        state = self.engine.state
+        return {
+            "covered": sorted(state.uppers),
+            "not_covered": dict(self.told),
+            "layers": sum(map(len, state.stacks.values())),
+            "problem": self.problem,
+        }
+
+
+def layers_of(capture: Capture | None) -> set[str]:
+    """The ids of the layers that a capture needs."""
+    if capture is None or capture.engine != "overlay":
+        return set()
+    stacks, root_layer = _places(capture)
+    return {layer for stack in stacks.values() for layer in stack} | {root_layer} - {""}
+
+
+def _places(capture: Capture) -> tuple[Mapping[str, list[str]], str]:
+    return capture.details.get("stacks", {}), capture.details.get("root_layer", "")
+
+
+def _stamps() -> list[tuple[int, int] | None]:
+    found: list[tuple[int, int] | None] = []
+    for path in _FOLLOWED:
+        try:
+            st = os.lstat(path)
+            found.append((st.st_ino, st.st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def _agents() -> list[str]:
+    """Sockets of agents and of the desktop that the environment variables name."""
+    found = [os.environ.get("SSH_AUTH_SOCK", ""), os.environ.get("GPG_AGENT_INFO", "")]
+    bus = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "")
+    if bus.startswith("unix:path="):
+        found.append(bus.removeprefix("unix:path=").partition(",")[0])
+    return [path for path in found if path] + ["/tmp/.X11-unix"]
+
+
+def _explained(directory: Path, reason: str) -> str:
+    """Say why the store cannot carry layers, where that is it."""
+    mounts = planning.read_mounts(Path("/proc/self/mountinfo").read_text(errors="replace"))
+    real = os.path.realpath(directory)
+    below = [m for m in mounts if real == m.path or real.startswith(m.path.rstrip("/") + "/")]
+    fstype = max(below, key=lambda m: len(m.path)).fstype if below else ""
+    if fstype in _UNSUPPORTED_STORES or fstype.startswith(("nfs", "cifs", "fuse", "9p")):
+        why = _UNSUPPORTED_STORES.get(fstype, "it cannot carry an upper directory")
+        return (
+            f"the store ({directory}) is on {fstype}: {why}. Set Supervisor.store to a directory "
+            "on a local disk or a volume."
+        )
+    return f"{reason} (the store is on {fstype})."
+
+
+__all__ = ["Environment", "TimeTravelError", "layers_of"]
