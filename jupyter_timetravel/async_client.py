@@ -14,7 +14,16 @@ from jupyter_client.connect import ConnectionFileMixin
 from jupyter_timetravel import commands
 from jupyter_timetravel.client import DEFAULT_TIMEOUT_S, JOIN_ATTEMPTS, JOIN_WAIT_S
 from jupyter_timetravel.commands import Command, Only
-from jupyter_timetravel.records import Differences, Event, Record, RestoreResult, Status
+from jupyter_timetravel.records import (
+    Applied,
+    Differences,
+    Event,
+    Outside,
+    Record,
+    ResetResult,
+    RestoreResult,
+    Status,
+)
 from jupyter_timetravel.wire import (
     EventReader,
     RequestTimeout,
@@ -114,6 +123,20 @@ class AsyncClient:
     async def config(self, **settings: Any) -> dict[str, Any]:
         """See ``Client.config``."""
         return await self._call(commands.config(settings))
+
+    async def reset(self, process: bool = False) -> ResetResult:
+        """See ``Client.reset``."""
+        return await self._call(commands.reset(process))
+
+    async def outside(self, each: bool = False) -> Outside:
+        """See ``Client.outside``."""
+        return await self._call(commands.outside(each))
+
+    async def apply(
+        self, *paths: str | Path, dry_run: bool = False, force: bool = False
+    ) -> Applied:
+        """See ``Client.apply``."""
+        return await self._call(commands.apply([str(path) for path in paths], dry_run, force))
 
     async def events(self, timeout: float | None = None) -> AsyncIterator[Event]:
         """Iterate over the events from now on, until ``timeout`` seconds pass without one.

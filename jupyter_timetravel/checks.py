@@ -25,41 +25,30 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
-from jupyter_timetravel import probes
+from jupyter_timetravel import checks_environment, probes
+from jupyter_timetravel.checks_environment import mended
+from jupyter_timetravel.findings import (
+    FINE,
+    LIMITED,
+    MISSING,
+    SKIPPED,
+    Check,
+    Finding,
+    is_linux,
+)
 from jupyter_timetravel.install import KERNEL_NAME, PROVISIONER
+from kernel_runtime.sandbox import refusals
 
-FINE, LIMITED, MISSING, SKIPPED = "fine", "limited", "missing", "skipped"
 OLDEST_KERNEL = (5, 11)  # of Linux: user namespaces with set_tid (5.9) and close_range (5.11)
 ARCHITECTURES = ("x86_64", "aarch64")
 FEW_WATCHES = 65_536
 FEW_PROCESSES = 1_000
 FICLONE = 0x4004_9409  # ioctl_ficlone(2)
 NEW_IDS = "Threads come back under new ids; what remembers an id is listed on the checkpoint."
-
-
-class Finding(NamedTuple):
-    """What a check found, and the mend: a command to run or a thing to change."""
-
-    state: str
-    text: str
-    mend: str = ""
-
-
-class Check(NamedTuple):
-    """One row of the table. ``purpose`` says what it is good for."""
-
-    name: str
-    purpose: str
-    run: Callable[[], Finding]
-
-
-def is_linux() -> bool:
-    return sys.platform.startswith("linux")
 
 
 def read(path: str | Path) -> str | None:
@@ -126,17 +115,6 @@ def check_library() -> Finding:
     return Finding(FINE, str(path))
 
 
-def user_namespace_mend() -> str:
-    """The command that lets ordinary users make user namespaces, as far as the cause is known."""
-    if read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-    if read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
-        return "sudo sysctl -w kernel.unprivileged_userns_clone=1"
-    if read("/proc/sys/user/max_user_namespaces") == "0":
-        return "sudo sysctl -w user.max_user_namespaces=15000"
-    return "In a container: a seccomp profile that allows unshare(2), or run it as root."
-
-
 def check_user_namespace() -> Finding:
     if not is_linux():
         return Finding(SKIPPED, "for Linux only")
@@ -145,7 +123,24 @@ def check_user_namespace() -> Finding:
     outcome = probes.run("user_namespace")
     if outcome.ok:
         return Finding(FINE, str(outcome))
-    return Finding(LIMITED, f"{outcome}. {NEW_IDS}", user_namespace_mend())
+    step = "unshare" if outcome.step.startswith("unshare") else "uid_map"
+    why = refusals.explain(step, outcome.error)
+    return Finding(LIMITED, f"{why.cause}. {NEW_IDS}", mended(why.mend))
+
+
+STEPS = {"mount(private)": "mount", "mount(proc)": "mount /proc", "uid_map": "uid_map"}
+"""Of probes, as kernel_runtime.sandbox.refusals calls them."""
+
+
+def check_pid_namespace() -> Finding:
+    if not is_linux():
+        return Finding(SKIPPED, "for Linux only")
+    outcome = probes.run("sandbox")
+    if outcome.ok:
+        return Finding(FINE, str(outcome))
+    why = refusals.explain(STEPS.get(outcome.step, "unshare"), outcome.error)
+    text = f"{why.cause}. The kernel runs without a sandbox. {NEW_IDS}"
+    return Finding(LIMITED, text, mended(why.mend))
 
 
 def probe_check(name: str, without: str, mend: str) -> Callable[[], Finding]:
@@ -349,16 +344,7 @@ CHECKS: tuple[Check, ...] = (
     Check("platform", "frozen processes", check_platform),
     Check("library", "freezing and waking threads", check_library),
     Check("user namespaces", "a sandbox without root", check_user_namespace),
-    Check(
-        "pid namespace",
-        "old ids; nothing outlives the kernel",
-        probe_check(
-            "sandbox",
-            f"The kernel runs without a sandbox. {NEW_IDS}",
-            "In a container: docker run --security-opt seccomp=unconfined --security-opt "
-            "systempaths=unconfined",
-        ),
-    ),
+    Check("pid namespace", "old ids; nothing outlives the kernel", check_pid_namespace),
     Check(
         "set_tid",
         "old process and thread ids",
@@ -388,6 +374,7 @@ CHECKS: tuple[Check, ...] = (
     Check("processes", "many checkpoints", check_processes),
     Check("store", "captures of files", check_store),
     Check("inotify", "large workspaces", check_inotify),
+    *checks_environment.CHECKS,
     Check("kernelspec", "the kernel in the picker", check_kernelspec),
     Check("provisioner", "time travel for any kernelspec", check_provisioner),
 )

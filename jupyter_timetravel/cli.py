@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import Protocol
 
 from jupyter_timetravel import doctor, install
+from jupyter_timetravel.offline import differences, listing, pruning, restoring, sessions
 from kernel_runtime.errors import TimeTravelError
 
 
@@ -28,7 +29,15 @@ class Command(Protocol):
         """Do it and return the exit status. TimeTravelError is shown without a traceback."""
 
 
-COMMANDS: Mapping[str, Command] = {"install": install, "doctor": doctor}
+COMMANDS: Mapping[str, Command] = {
+    "install": install,
+    "doctor": doctor,
+    "sessions": sessions,
+    "list": listing,
+    "diff": differences,
+    "restore": restoring,
+    "prune": pruning,
+}
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -22,7 +22,16 @@ from jupyter_client.connect import ConnectionFileMixin
 
 from jupyter_timetravel import commands
 from jupyter_timetravel.commands import Command, Only
-from jupyter_timetravel.records import Differences, Event, Record, RestoreResult, Status
+from jupyter_timetravel.records import (
+    Applied,
+    Differences,
+    Event,
+    Outside,
+    Record,
+    ResetResult,
+    RestoreResult,
+    Status,
+)
 from jupyter_timetravel.wire import (
     EventReader,
     RequestTimeout,
@@ -134,6 +143,28 @@ class Client:
     def config(self, **settings: Any) -> dict[str, Any]:
         """Change options of the kernel (none given: change nothing) and return them all."""
         return self._call(commands.config(settings))
+
+    def reset(self, process: bool = False) -> ResetResult:
+        """Throw away what was written outside of the workspace; a safety checkpoint holds it.
+
+        After the cell that runs. ``process``: begin a fresh process as well.
+        """
+        return self._call(commands.reset(process))
+
+    def outside(self, each: bool = False) -> Outside:
+        """What was written outside of the workspace and the host does not have, by directory.
+
+        ``each``: name each file too.
+        """
+        return self._call(commands.outside(each))
+
+    def apply(self, *paths: str | Path, dry_run: bool = False, force: bool = False) -> Applied:
+        """Copy files and directories of that to the host, or tell what that would do.
+
+        Paths are absolute; none in an isolated workspace: all of it. ``force``: replace also what
+        was changed on the host since.
+        """
+        return self._call(commands.apply([str(path) for path in paths], dry_run, force))
 
     def events(self, timeout: float | None = None) -> Events:
         """Listen from now on. Iterating ends when ``timeout`` seconds pass without an event."""

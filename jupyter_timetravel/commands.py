@@ -6,12 +6,21 @@ magics carry it over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from jupyter_timetravel import records
-from jupyter_timetravel.records import Differences, Record, RestoreResult, Result, Status
+from jupyter_timetravel.records import (
+    Applied,
+    Differences,
+    Outside,
+    Record,
+    ResetResult,
+    RestoreResult,
+    Result,
+    Status,
+)
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.timeline.names import Spec
 
@@ -101,6 +110,24 @@ def delete(checkpoint: Spec) -> Command[Record]:
 def config(settings: dict[str, Any]) -> Command[dict[str, Any]]:
     """Change options, and tell them all."""
     return Command("config", {"set": settings}, lambda result: dict(result["config"]))
+
+
+def reset(process: bool = False) -> Command[ResetResult]:
+    """Throw away what was written outside of the workspace."""
+    return Command("reset", {"process": process}, records.read_reset)
+
+
+def outside(each: bool = False) -> Command[Outside]:
+    """What was written outside of the workspace and the host does not have."""
+    return Command("outside", {"each": each}, records.read_outside)
+
+
+def apply(
+    paths: Sequence[str] = (), dry_run: bool = False, force: bool = False
+) -> Command[Applied]:
+    """Copy such files and directories to the host."""
+    args = {"paths": list(paths), "dry_run": dry_run, "force": force}
+    return Command("apply", args, records.read_applied)
 
 
 def subscribe() -> Command[bool]:

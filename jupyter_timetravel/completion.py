@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,8 +15,13 @@ FIXED: Final = {
     "%checkpoint": ("--label", "--pin", "--unpin", "--delete", "--help"),
     "%restore": ("--only", "--dry-run", "--undo", "--force", "--help"),
     "%timeline": ("diff", "--all", "--manual", "--help"),
-    "%timetravel": ("status", "list", "config", "label", "--help"),
+    "%timetravel": (
+        *("status", "list", "config", "label", "files", "apply", "reset"),
+        *("--all", "--dry-run", "--force", "--process", "--help"),
+    ),
 }
+OF_APPLY: Final = ("--dry-run", "--force")
+PATHS_MOST: Final = 200
 TAKES_LABELS: Final = ("%restore", "%timeline")
 
 
@@ -31,6 +38,8 @@ def _completer(
     def complete(shell: Any, event: Any) -> list[str]:
         if event.line.endswith("--only ") or event.line.split()[-2:-1] == ["--only"]:
             return ["process", "files"]
+        if event.line.split()[:2] == ["%timetravel", "apply"]:
+            return [*OF_APPLY, *_paths(event.symbol)]
         if magic not in TAKES_LABELS:
             return list(fixed)
         try:
@@ -40,3 +49,12 @@ def _completer(
         return [*fixed, *(f'"{name}"' if " " in name else name for name in named)]
 
     return complete
+
+
+def _paths(begun: str) -> list[str]:
+    """Files and directories that go on from what is written."""
+    found = glob.glob(glob.escape(os.path.expanduser(begun)) + "*")[:PATHS_MOST]
+    if begun.startswith("~"):
+        home = os.path.expanduser("~")
+        found = ["~" + path[len(home) :] if path.startswith(home) else path for path in found]
+    return [path + "/" if os.path.isdir(os.path.expanduser(path)) else path for path in found]

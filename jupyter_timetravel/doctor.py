@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from jupyter_timetravel.checks import CHECKS, FINE, LIMITED, MISSING, SKIPPED, Check, Finding
+from jupyter_timetravel.checks import CHECKS
+from jupyter_timetravel.findings import FINE, LIMITED, MISSING, SKIPPED, Check, Finding
 
 SUMMARY = "say what this machine offers to time travel, what is missing, and how to mend it"
 MARKS = {FINE: "✓", LIMITED: "!", MISSING: "✗", SKIPPED: "-"}

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
-from kernel_runtime.engines.workspace.model import RestoreResult, SnapshotId
+from kernel_runtime.engines.workspace.model import Change, RestoreResult, Snapshot, SnapshotId
 from kernel_runtime.engines.workspace.names import printable
-from kernel_runtime.engines.workspace.model import Change, Snapshot
 from kernel_runtime.errors import BadRequest, CheckpointRefused, RestoreRefused, UnknownCheckpoint
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import open_store

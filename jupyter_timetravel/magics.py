@@ -1,11 +1,15 @@
 """``%checkpoint``, ``%restore``, ``%timeline`` and ``%timetravel`` in a time-travel kernel.
 
+``%%dryrun`` and ``%%transaction`` are carried out by the kernel (kernel_runtime.executor.trials).
+
 They send the commands of docs/protocol.md over the executor's link. A restore that succeeds does
 not return: the cell ends there, silently, and the supervisor gives its reply and its output.
 """
 
 from __future__ import annotations
 
+import operator
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -14,17 +18,19 @@ from typing import Any, Final, Protocol
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
 from jupyter_timetravel import commands, completion, render
-from jupyter_timetravel.arguments import phrase
+from jupyter_timetravel.arguments import phrase, words
 from jupyter_timetravel.commands import Command
 from jupyter_timetravel.parsers import (
     checkpoint_parser,
+    dryrun_parser,
     restore_parser,
     timeline_parser,
     timetravel_parser,
+    transaction_parser,
 )
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.timeline.names import NUMBER, RELATIVE, Spec
@@ -34,6 +40,20 @@ CHECKPOINT: Final = checkpoint_parser()
 RESTORE: Final = restore_parser()
 TIMELINE: Final = timeline_parser()
 TIMETRAVEL: Final = timetravel_parser()
+DRYRUN: Final = dryrun_parser()
+TRANSACTION: Final = transaction_parser()
+
+_VARIABLE: Final = re.compile(r"\{\s*([^\W\d]\w*)\s*\}|\$([^\W\d]\w*)")
+_OPTIONS: Final = {
+    "files": {"all"},
+    "apply": {"dry_run", "force"},
+    "reset": {"process"},
+}
+
+
+_FIRST_LINE: Final = (
+    '{} works as the first line of a cell, in the kernel "Python 3 (time travel)"; nothing was run'
+)
 
 
 class Link(Protocol):
@@ -99,6 +119,7 @@ class TimeTravelMagics(Magics):
                 self._make(phrase(comment, line), args.label, bool(args.pin))
 
     def _make(self, comment: str, label: str | None, pin: bool) -> None:
+        comment = comment if comment.strip() else ""
         started = time.perf_counter()
         result = self._ask(commands.checkpoint(comment, label, pin))
         took_ms = 1000 * (time.perf_counter() - started)
@@ -115,6 +136,7 @@ class TimeTravelMagics(Magics):
     @line_magic
     @RESTORE.documents
     def restore(self, line: str) -> None:
+        line = self._expand(line)
         args = RESTORE.parse_line(line)
         if args is None:
             return
@@ -133,6 +155,7 @@ class TimeTravelMagics(Magics):
     @line_magic
     @TIMELINE.documents
     def timeline(self, line: str) -> None:
+        line = self._expand(line)
         args = TIMELINE.parse_line(line)
         if args is None:
             return
@@ -169,6 +192,10 @@ class TimeTravelMagics(Magics):
         if args is None:
             return
         name, rest = (args.command or ["status"])[0], args.command[1:]
+        given = {o for o in ("all", "dry_run", "force", "process") if getattr(args, o)}
+        if wrong := given - _OPTIONS.get(name, set()):
+            option = min(wrong).replace("_", "-")
+            raise UsageError(f"%timetravel {name} takes no --{option} (see %timetravel -h)")
         with one_line_errors():
             if name == "status" and not rest:
                 print(render.status_text(self._ask(commands.status())))
@@ -184,8 +211,54 @@ class TimeTravelMagics(Magics):
                     f"#{record['number']} "
                     + (f"is {record['label']!r}" if text else "has no label")
                 )
+            elif name == "files" and not rest:
+                print(render.outside_text(self._ask(commands.outside(args.all)), args.all))
+            elif name == "apply":
+                paths = [_real(path) for path in rest]
+                print(self._ask(commands.apply(paths, args.dry_run, args.force))["text"])
+            elif name == "reset" and not rest:
+                print(self._ask(commands.reset(args.process))["text"])  # unless the cell has ended
             else:
                 raise UsageError(f"no such command: {' '.join(args.command)} (see %timetravel -h)")
+
+    # -- %%dryrun and %%transaction: the kernel takes them from the cell before it runs it -------
+
+    @no_var_expand
+    @cell_magic
+    @DRYRUN.documents
+    def dryrun(self, line: str, cell: str) -> None:
+        if line.strip() in ("-h", "--help"):
+            print(DRYRUN.format_help())
+        else:
+            raise UsageError(_FIRST_LINE.format("%%dryrun"))
+
+    @no_var_expand
+    @cell_magic
+    @TRANSACTION.documents
+    def transaction(self, line: str, cell: str) -> None:
+        if line.strip() in ("-h", "--help"):
+            print(TRANSACTION.format_help())
+        else:
+            raise UsageError(_FIRST_LINE.format("%%transaction"))
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _expand(self, line: str) -> str:
+        """Put numbers and texts in the place of ``{name}`` and ``$name``, where these are words."""
+        out, end = "", 0
+        for word in words(line):
+            found = None if word.quoted else _VARIABLE.fullmatch(word)
+            if found is None:
+                continue
+            value = self._shell.user_ns.get(found[1] or found[2])
+            if not isinstance(value, str):
+                try:
+                    value = str(operator.index(value))
+                except TypeError:
+                    continue
+            out += line[end : word.start] + value
+            end = word.end
+        return out + line[end:]
 
     def _ask(self, command: Command[Any]) -> dict[str, Any]:
         return self._link.request(command.name, command.args)
@@ -194,6 +267,12 @@ class TimeTravelMagics(Magics):
         """Labels of checkpoints, for completion."""
         records = self._ask(commands.list_checkpoints())["checkpoints"]
         return sorted({record["label"] for record in records if record["label"]})
+
+
+def _real(path: str) -> str:
+    """An absolute path without symlinks on the way to it; it may be one itself."""
+    directory, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
+    return os.path.join(os.path.realpath(directory), name)
 
 
 def _is_number(text: str) -> bool:

@@ -71,9 +71,48 @@ def timetravel_parser() -> LineParser:
     parser.add_argument(
         "command",
         nargs="*",
-        metavar="status | list | config [name=value] | label N [text]",
+        metavar="status | list | config [name=value] | label N [text] | files | apply [PATH …] "
+        "| reset",
         help="status (default): where the session stands. list: one line for each checkpoint. "
         "config: show or change options. label: name a checkpoint; without text take its name "
-        "away.",
+        "away. files: what was written outside of the workspace, where this machine does not see "
+        "it. apply: copy files and directories of that to this machine. reset: throw all of it "
+        "away; a safety checkpoint is made first.",
+    )
+    parser.add_argument("--all", action="store_true", help="files: name each file.")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="apply: say what would be copied, copy nothing."
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="apply: replace what was changed on this machine too."
+    )
+    parser.add_argument(
+        "--process", action="store_true", help="reset: begin a fresh process as well."
+    )
+    return parser
+
+
+def dryrun_parser() -> LineParser:
+    """Of ``%%dryrun``."""
+    parser = LineParser(
+        "%dryrun",
+        "Run the cell, show what it does to variables, files and packages, and take it all back. "
+        "It must be the cell's first line.",
+    )
+    parser.add_argument(
+        "comment", nargs="*", help="Of the checkpoint that is made before the cell runs."
+    )
+    return parser
+
+
+def transaction_parser() -> LineParser:
+    """Of ``%%transaction``."""
+    parser = LineParser(
+        "%transaction",
+        "Run the cell, and take back all that it did if it ends with an error. It must be the "
+        "cell's first line.",
+    )
+    parser.add_argument(
+        "comment", nargs="*", help="Of the checkpoint that is made before the cell runs."
     )
     return parser

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kernel_runtime import linux
+from kernel_runtime.sandbox import init
 
 SYS_CLONE3 = 435  # the same on every architecture
 SYS_KCMP = {"x86_64": 312, "aarch64": 272}
@@ -90,10 +91,12 @@ def user_namespace() -> None:
 
 def _in_pid_namespace(action: Callable[[], None]) -> None:
     """Run an action as process 1 of new pid and mount namespaces."""
+    flags = linux.CLONE_NEWPID | linux.CLONE_NEWNS
     if os.geteuid() != 0:
         user_namespace()
-    flags = linux.CLONE_NEWPID | linux.CLONE_NEWNS
-    _try("unshare(CLONE_NEWPID)", lambda: linux.unshare(flags))
+        _try("unshare(CLONE_NEWPID)", lambda: linux.unshare(flags))
+    else:
+        _try("unshare(CLONE_NEWPID)", lambda: _unshare_as_root(flags))
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -105,6 +108,17 @@ def _in_pid_namespace(action: Callable[[], None]) -> None:
     os.waitpid(pid, 0)
     if not outcome.ok:
         raise _Refused(outcome.step, OSError(outcome.error, outcome.text))
+
+
+def _unshare_as_root(flags: int) -> None:
+    """As a kernel does it: where root may not mount, in a user namespace of its own."""
+    try:
+        linux.unshare(flags)
+    except OSError as error:
+        try:
+            init.enter_with_all_ids(flags)
+        except init.Refused:
+            raise error from None
 
 
 def sandbox() -> None:

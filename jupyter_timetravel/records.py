@@ -6,7 +6,7 @@ handed on (configuration, memory, engines) stay dictionaries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -50,7 +50,7 @@ class VariableChange:
 
 @dataclass(frozen=True)
 class FileChange:
-    """A file of the workspace that differs. A path that is not UTF-8 has ``\\xNN`` escapes."""
+    """A file that differs, ``path`` below ``root``. What is not UTF-8 has ``\\xNN`` escapes."""
 
     path: str
     root: str
@@ -60,18 +60,57 @@ class FileChange:
 
 
 @dataclass(frozen=True)
+class PackageChange:
+    """A package that differs; ``before`` or ``after`` is None where it is not installed.
+
+    ``manager``: pip, conda or dpkg. ``where``: the directory that it is in, if that is told.
+    """
+
+    manager: str
+    name: str
+    before: str | None
+    after: str | None
+    where: str
+
+
+@dataclass(frozen=True)
+class EnvironmentVariable:
+    """An environment variable that differs; None where it is not set. Secrets are not shown."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
 class Differences:
-    """What differs between two states."""
+    """What differs between two states.
+
+    ``environment``: files outside of the workspace, all of them if ``environment_complete``.
+    """
 
     added: tuple[Variable, ...]
     removed: tuple[Variable, ...]
     changed: tuple[VariableChange, ...]
     files: tuple[FileChange, ...]
+    packages: tuple[PackageChange, ...] = ()
+    environment: tuple[FileChange, ...] = ()
+    environment_complete: bool = True
+    environ: tuple[EnvironmentVariable, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing differs that the checkpoints know of."""
-        return not (self.added or self.removed or self.changed or self.files)
+        return not (
+            self.added
+            or self.removed
+            or self.changed
+            or self.files
+            or self.packages
+            or self.environment
+            or not self.environment_complete
+            or self.environ
+        )
 
 
 @dataclass(frozen=True)
@@ -90,6 +129,71 @@ class RestoreResult:
 
 
 @dataclass(frozen=True)
+class ResetResult:
+    """What a reset threw away; ``safety`` holds it. ``text`` tells it in words."""
+
+    safety: Record
+    process: bool
+    packages: tuple[PackageChange, ...]
+    files: tuple[FileChange, ...]
+    environment: tuple[FileChange, ...]
+    environment_complete: bool
+    took_ms: float
+    text: str
+
+
+@dataclass(frozen=True)
+class OutsideDirectory:
+    """Files below a directory; ``names`` if they are few. ``bytes``: of those not deleted."""
+
+    path: str
+    files: int
+    bytes: int
+    deleted: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OutsideFile:
+    """One file, by its absolute path."""
+
+    path: str
+    kind: str
+    size: int | None
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What was written outside of the workspace and the host does not have."""
+
+    directories: tuple[OutsideDirectory, ...]
+    cache_files: int
+    cache_bytes: int
+    files: tuple[OutsideFile, ...]
+    complete: bool
+
+
+@dataclass(frozen=True)
+class AppliedPath:
+    """What was done to a path of the host: created, replaced, deleted or attributes."""
+
+    path: str
+    action: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was copied to the host, or with ``dry_run`` would be. ``text`` tells it in words."""
+
+    done: tuple[AppliedPath, ...]
+    bytes: int
+    dry_run: bool
+    took_ms: float
+    text: str
+
+
+@dataclass(frozen=True)
 class Status:
     """Where the session stands; docs/protocol.md says what is in each part."""
 
@@ -103,6 +207,7 @@ class Status:
     limits: tuple[str, ...]
     counts: Mapping[str, Any]
     last_cow_tax_ms: float | None
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,16 +288,34 @@ def read_differences(result: Result) -> Differences:
             )
             for item in variables["changed"]
         ),
-        files=tuple(
-            FileChange(
-                path=change["path"],
-                root=change["root"],
-                kind=change["kind"],
-                size_before=change.get("size_before"),
-                size_after=change.get("size_after"),
-            )
-            for change in result["files"]
+        files=_file_changes(result["files"]),
+        packages=_package_changes(result),
+        environment=_file_changes(result.get("environment", ())),
+        environment_complete=bool(result.get("environment_complete", True)),
+        environ=tuple(
+            EnvironmentVariable(one["name"], one["before"], one["after"])
+            for one in result.get("environ", ())
         ),
+    )
+
+
+def _file_changes(changes: Iterable[Result]) -> tuple[FileChange, ...]:
+    return tuple(
+        FileChange(
+            path=change["path"],
+            root=change["root"],
+            kind=change["kind"],
+            size_before=change.get("size_before"),
+            size_after=change.get("size_after"),
+        )
+        for change in changes
+    )
+
+
+def _package_changes(result: Result) -> tuple[PackageChange, ...]:
+    return tuple(
+        PackageChange(one["manager"], one["name"], one["before"], one["after"], one["where"])
+        for one in result.get("packages", ())
     )
 
 
@@ -212,6 +335,47 @@ def read_restore(result: Result) -> RestoreResult:
     )
 
 
+def read_reset(result: Result) -> ResetResult:
+    """The answer of ``reset``."""
+    return ResetResult(
+        safety=read_record(result["safety"]),
+        process=bool(result["process"]),
+        packages=_package_changes(result),
+        files=_file_changes(result["files"]),
+        environment=_file_changes(result["environment"]),
+        environment_complete=bool(result["environment_complete"]),
+        took_ms=float(result["took_ms"]),
+        text=result["text"],
+    )
+
+
+def read_outside(result: Result) -> Outside:
+    """The answer of ``outside``."""
+    return Outside(
+        directories=tuple(
+            OutsideDirectory(
+                row["path"], row["files"], row["bytes"], row["deleted"], tuple(row["names"])
+            )
+            for row in result["directories"]
+        ),
+        cache_files=result["caches"]["files"],
+        cache_bytes=result["caches"]["bytes"],
+        files=tuple(OutsideFile(f["path"], f["kind"], f["size"]) for f in result["files"]),
+        complete=bool(result["complete"]),
+    )
+
+
+def read_applied(result: Result) -> Applied:
+    """The answer of ``apply``."""
+    return Applied(
+        done=tuple(AppliedPath(one["path"], one["action"], one["note"]) for one in result["done"]),
+        bytes=result["bytes"],
+        dry_run=bool(result["dry_run"]),
+        took_ms=float(result["took_ms"]),
+        text=result["text"],
+    )
+
+
 def read_status(result: Result) -> Status:
     """The answer of ``status``."""
     head = result["head"]
@@ -226,4 +390,5 @@ def read_status(result: Result) -> Status:
         limits=tuple(result["limits"]),
         counts=result["counts"],
         last_cow_tax_ms=result.get("last_cow_tax_ms"),
+        environment=result.get("environment") or {},
     )

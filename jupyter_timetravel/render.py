@@ -169,12 +169,54 @@ def status_text(result: Mapping[str, Any]) -> str:
         f"  engines      {engines}",
         f"  workspace    {', '.join(one_line(str(p), 200) for p in result['workspace']) or 'none'}",
     ]
+    environment = result.get("environment") or {}
+    if covered := environment.get("covered"):
+        layers = plural(int(environment["layers"]), "layer")
+        lines.append(f"  environment  {', '.join(one_line(p, 60) for p in covered)} ({layers})")
+    for path, why in sorted((environment.get("not_covered") or {}).items()):
+        lines.append(f"  not covered  {one_line(path, 100)}: {one_line(why, 200)}")
     tax = result.get("last_cow_tax_ms")
     if tax is not None:
         lines.append(f"  last cell    paid {float(tax):.1f} ms for pages that checkpoints share")
     lines += [f"  limit        {one_line(str(limit), 300)}" for limit in result["limits"]]
     lines.append("  " + config_text(result["config"]).replace("\n", "\n  "))
     return "\n".join(lines)
+
+
+def outside_text(result: Mapping[str, Any], each: bool = False) -> str:
+    """An ``outside`` result: what was written where this machine does not see it."""
+    directories: Sequence[Mapping[str, Any]] = result["directories"]
+    caches = result["caches"]
+    files = sum(row["files"] for row in directories)
+    size = sum(row["bytes"] for row in directories)
+    if not directories and not caches["files"]:
+        return "nothing: this machine has all that was written outside of the workspace"
+    more = "" if result["complete"] else " or more"
+    files += caches["files"] if each else 0
+    size += caches["bytes"] if each else 0
+    lines = [f"{plural(files, 'file')}{more} that this machine does not have ({size_text(size)})"]
+    if each:
+        marks = {"created": "+", "deleted": "-"}
+        for one in result["files"]:
+            sized = f"  {size_text(one['size'])}" if isinstance(one["size"], int) else ""
+            lines.append(f"  {marks.get(one['kind'], '~')} {one_line(one['path'], 300)}{sized}")
+    else:
+        lines += [_directory_line(row) for row in directories]
+    if caches["files"] and not each:
+        lines.append(
+            f"  caches: {plural(caches['files'], 'file')}, {size_text(int(caches['bytes']))}"
+        )
+    lines.append("%timetravel apply PATH copies files or directories to this machine.")
+    return "\n".join(lines)
+
+
+def _directory_line(row: Mapping[str, Any]) -> str:
+    counted = [f"{plural(row['files'], 'file')}, {size_text(row['bytes'])}"] if row["files"] else []
+    if row["deleted"]:
+        counted.append(f"{row['deleted']:,} deleted")
+    names = ", ".join(one_line(name, 60) for name in row["names"])
+    path = one_line(str(row["path"]).rstrip("/"), 200)
+    return f"  {path}/  {', '.join(counted)}" + (f": {names}" if names else "")
 
 
 def config_text(config: Mapping[str, Any]) -> str:

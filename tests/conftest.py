@@ -219,6 +219,15 @@ def start_notebook(
         notebook.client.stop_channels()
         with contextlib.suppress(Exception):
             notebook.manager.shutdown_kernel(now=not notebook.manager.is_alive())
+    open_up(store)
+
+
+def open_up(top: Path) -> None:
+    """Let directories be removed: layers hold some that their owner may not write to."""
+    for parent, names, _ in os.walk(top):
+        for name in names:
+            if not os.path.islink(path := os.path.join(parent, name)):
+                os.chmod(path, 0o700)
 
 
 @pytest.fixture

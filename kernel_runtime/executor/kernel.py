@@ -22,6 +22,7 @@ from tornado import ioloop
 from traitlets import Any as AnyTrait
 from traitlets import Type
 
+from kernel_runtime.executor import trials
 from kernel_runtime.executor.history import HistoryManager
 from kernel_runtime.executor.link import Link
 from kernel_runtime.executor.signals import LeaveCell
@@ -147,6 +148,17 @@ class ExecutorKernel(IPythonKernel):
     async def do_execute(
         self, code: str, silent: bool, *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
+        """Run a cell, also one that may be taken back."""
+        trial = None if silent else trials.read(code)
+        execute = partial(self._execute, code, silent, *args, **kwargs)
+        if trial is None:
+            return await execute()
+        try:
+            return await trial.run(self, execute)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def _execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run a cell. An interrupt after its end is ignored: it must not cost the reply."""
         try:
             reply: dict[str, Any] = await super().do_execute(  # type: ignore[no-untyped-call]

@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime import errors
-from kernel_runtime.executor import afterwake, lost_children, native, variables
+from kernel_runtime.executor import afterwake, lost_children, native, variables, versions
+from kernel_runtime.executor.environ import EnvironmentVariables
 from kernel_runtime.executor.link import Link
 from kernel_runtime.executor.signals import LeaveCell, interrupts_put_off
 from kernel_runtime.frames import Frame, Kind
@@ -30,6 +31,7 @@ class TimeTravel:
         self._kernel = kernel
         self._link = link
         self._library, self._no_library = native.load()
+        self._environ = EnvironmentVariables()
         self._requests = 0
         self._waiting = 0
         self._frozen_at = 0.0
@@ -73,13 +75,18 @@ class TimeTravel:
             self._kernel.open_comms(command["ids"])
         elif name == "variables":
             self._link.report(report="variables", id=command["id"], variables=self._summary())
+        elif name == "versions":
+            self._link.report(
+                report="versions", id=command["id"], **versions.loaded(command["modules"])
+            )
         elif name == "shutdown":
             self._kernel.io_loop.stop()
 
     def _summary(self) -> dict[str, Any]:
         shell = self._kernel.shell
         assert shell is not None
-        return variables.summarize(shell.user_ns, shell.user_ns_hidden)
+        found: dict[str, Any] = variables.summarize(shell.user_ns, shell.user_ns_hidden)
+        return {**found, **self._environ.summary()}
 
     def _freeze(self, command: dict[str, Any]) -> None:
         listener = self._link.take_descriptor()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernel_runtime.errors import SandboxError
+from kernel_runtime.sandbox.refusals import explain
 
 _START_S = 30.0
 
@@ -80,6 +81,7 @@ class InitClient:
         self._up: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
+        self._pid = 0
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         root = str(Path(__file__).resolve().parents[2])
@@ -140,9 +142,8 @@ class InitClient:
             if "ready" in message:
                 self._up.set_result(None)
             else:
-                self._up.set_exception(
-                    SandboxError(f"{message['refused']} was refused: {message['text']}")
-                )
+                why = explain(message["refused"], message["error"])
+                self._up.set_exception(SandboxError(str(why)))
 
     def _gone(self) -> None:
         assert self._control is not None

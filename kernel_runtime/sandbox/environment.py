@@ -1,7 +1,7 @@
 """The environment's part of the sandbox's init: captures, restores and merges on request.
 
     {"op": "environment", "id": n, …the plan}          mount everything
-    {"op": "capture", "id": n, "executor": p, "keep": [pids]} + [descriptor]
+    {"op": "capture", "id": n, "executor": p, "keep": [pids], "root_layer": "…"} + [descriptor]
     {"op": "restore", "id": n, "stacks": {…}, "root_layer": "…"}
     {"op": "refresh", "id": n, "root": "…"}       see what the host has changed beneath
     {"op": "merge", "id": n, "layers": [newest first]}      in a process of its own
@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel_runtime.engines.overlay import held
+from kernel_runtime.engines.overlay import faults, held
+from kernel_runtime.engines.overlay.entries import remove
 from kernel_runtime.engines.overlay.merge import merge
 from kernel_runtime.engines.overlay.mounts import Switched, describe, new_layer_id
 from kernel_runtime.engines.overlay.runs import replace_run
@@ -57,7 +58,6 @@ class EnvironmentOperations:
         self._environment: Environment | None = None
         self._holds: dict[int, _Hold] = {}
         self._workers: dict[int, tuple[int, int]] = {}  # report descriptor: pid, request
-        self._signature: list[list[object]] = []
 
     # -- what init asks --------------------------------------------------------------------
 
@@ -87,12 +87,11 @@ class EnvironmentOperations:
         environment = Environment(request)
         self._environment = environment
         root_layer = request["root_layer"]
-        if environment.root_directory is not None:
-            if root_layer:
-                environment.root_directory.restore(self._root_layer(root_layer))
-                self._signature = environment.root_directory.signature()
-            else:
-                root_layer = self._capture_root()
+        root = environment.root_directory
+        if root is not None:
+            if root_layer and not root.start(root_layer):
+                root.restore(root_layer, self._root_layer(root_layer))
+            root_layer = self._capture_root(root_layer) or root_layer
         return {
             "problems": environment.problems,
             "uppers": self._uppers(),
@@ -120,7 +119,7 @@ class EnvironmentOperations:
             # what the ended processes had held can go
             self._there().mounts.tidy(request["stacks"])
             return {"uppers": self._uppers()}
-        stopped = held.stop(self._others(request, request["executor"]))
+        _, stopped = self._stop_others(request, request["executor"])
         try:
             mounts = self._there().mounts
             before = {path: list(root.pinned) for path, root in mounts.roots.items()}
@@ -139,21 +138,33 @@ class EnvironmentOperations:
         keep = {*request["keep"], *self.worker_pids(), executor}
         return [pid for pid in self._processes() if pid not in keep]
 
+    def _stop_others(
+        self, request: dict[str, Any], executor: int | None
+    ) -> tuple[list[int], list[int]]:
+        """Stop them; return their pids, and those that must be continued."""
+        others: list[int] = []
+        stopped: list[int] = []
+        # until there are no new ones: a process may start another before it is stopped
+        while new := [pid for pid in self._others(request, executor) if pid not in others]:
+            others += new
+            stopped += held.stop(new)
+        return others, stopped
+
     def _mount_stacks(self, request: dict[str, Any]) -> None:
         environment = self._there()
         mounts = environment.mounts
         stacks = {r: list(s) for r, s in request["stacks"].items() if r in mounts.roots}
         before = {path: (list(mounts.roots[path].stack)) for path in stacks}
         mounts.restore(stacks)
+        faults.point("init: restored all")
         root = environment.root_directory
-        if root is not None and request.get("root_layer") != request.get("root_before"):
+        wanted = request["root_layer"]
+        if root is not None and wanted and not root.is_at(wanted):
             try:
-                root.restore(self._root_layer(request["root_layer"]))
+                root.restore(wanted, self._root_layer(wanted))
             except OSError:
                 mounts.restore(before)
-                root.restore(self._root_layer(request["root_before"]))
                 raise
-            self._signature = root.signature()
 
     def op_refresh(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         mounts = self._there().mounts
@@ -203,8 +214,8 @@ class EnvironmentOperations:
             try:
                 how = self._capture if request["op"] == "capture" else self._restore
                 answer = how(request, hold.socket if stopped else None)
-            except OSError as error:
-                answer = {"error": error.errno or 5, "text": str(error)}
+            except Exception as error:  # init must live on
+                answer = {"error": getattr(error, "errno", None) or 5, "text": str(error)}
         self._answer({"re": hold.request["id"], **answer})
 
     def _capture(self, request: dict[str, Any], link: socket.socket | None) -> dict[str, Any]:
@@ -213,21 +224,24 @@ class EnvironmentOperations:
         mounts = environment.mounts
         begin = time.monotonic()
         changed = mounts.changed()
-        root_layer = self._capture_root()
+        root_layer = self._capture_root(request["root_layer"])
         if not changed:
             if link is not None:
                 _send(link, _SWITCHED.pack(_SWITCHED.size, 0))
             return {"switched": {}, "uppers": {}, "root_layer": root_layer}
         executor = request["executor"] if link is not None else None
-        others = self._others(request, executor)
-        stopped = held.stop(others)
+        others, stopped = self._stop_others(request, executor)
         try:
+            faults.point("init: stopped")
             covered = [id for root in changed for id in root.pinned]
             switched: dict[str, Switched] = mounts.capture(changed, others, executor)
             present = {root.pinned[-1] for root in changed}
             if link is not None:
                 self._reopen(link, [id for id in covered if id not in present])
-            mounts.tidy(path for path, one in switched.items() if not one.held_by)
+            mounts.tidy(
+                path for path, one in switched.items() if not (one.held_by or one.error)
+            )
+            faults.point("init: tidied")
             if link is not None:
                 _send(link, b"go")
         finally:
@@ -245,17 +259,18 @@ class EnvironmentOperations:
         if _send(link, packet) and covered:
             _receive(link)
 
-    def _capture_root(self) -> str:
+    def _capture_root(self, newest: str) -> str:
         """Return the layer that was made of what lies directly in /, or "" if that is as before."""
         root = self._there().root_directory
-        if root is None:
-            return ""
-        signature = root.signature()
-        if signature == self._signature:
+        if root is None or root.is_at(newest):
             return ""
         layer = new_layer_id()
-        root.capture(self._root_layer(layer))
-        self._signature = signature
+        try:
+            root.capture(layer, self._root_layer(layer))
+        except OSError:
+            with contextlib.suppress(OSError):
+                remove(os.fsencode(os.path.dirname(self._root_layer(layer))))
+            raise
         return layer
 
     def _worker_ended(self, fd: int) -> None:

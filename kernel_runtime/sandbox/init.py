@@ -32,6 +32,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from kernel_runtime import linux
@@ -256,29 +257,90 @@ class Init:
             time.sleep(0.001)
 
 
-def enter_namespaces(*, user: bool) -> None:
+class Refused(Exception):
+    """A step of the setting up was refused."""
+
+    def __init__(self, step: str, error: OSError) -> None:
+        super().__init__(f"{step}: {error}")
+        self.step = step
+        self.error = error
+
+
+@contextlib.contextmanager
+def step(name: str) -> Iterator[None]:
+    """Name what is being done, for whoever is told that it was refused."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(name, error) from error
+
+
+def enter_namespaces(mode: str) -> None:
     """Make the namespaces: the *next* child of this process is process 1 of the new pid namespace.
 
-    user: also a user namespace in which only this uid and gid exist (an ordinary user may always
-    map those, user_namespaces(7)).
-
-    Raises OSError naming the step that was refused.
+    user-namespaces: in a user namespace in which only this uid and gid exist (an ordinary user may
+    always map those, user_namespaces(7)). root-user-namespaces: in one in which all ids of the
+    present one are themselves. Raises Refused.
     """
-    uid, gid = os.geteuid(), os.getegid()
     flags = linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
-    linux.unshare(flags | (linux.CLONE_NEWUSER if user else 0))
-    if user:
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{uid} {uid} 1"),
-            ("gid_map", f"{gid} {gid} 1"),
-        ):
-            with open(f"/proc/self/{name}", "w") as f:
-                f.write(text)
+    if mode == "namespaces":
+        with step("unshare"):
+            linux.unshare(flags)
+    elif mode == "user-namespaces":
+        uid, gid = os.geteuid(), os.getegid()
+        with step("unshare"):
+            linux.unshare(flags | linux.CLONE_NEWUSER)
+        with step("uid_map"):
+            for name, text in (
+                ("setgroups", "deny"),
+                ("uid_map", f"{uid} {uid} 1"),
+                ("gid_map", f"{gid} {gid} 1"),
+            ):
+                with open(f"/proc/self/{name}", "w") as f:
+                    f.write(text)
+    else:
+        enter_with_all_ids(flags)
+
+
+def enter_with_all_ids(flags: int) -> None:
+    """Make a user namespace with the ids that there are here. Raises Refused.
+
+    More ids than one are mapped by a process that has stayed outside: only there is it root.
+    """
+    maps = {}
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/self/{name}") as f:
+            ranges = [line.split() for line in f]
+        maps[name] = "".join(f"{inside} {inside} {count}\n" for inside, _, count in ranges)
+    entered_r, entered_w = os.pipe()
+    pid = os.getpid()
+    helper = os.fork()
+    if helper == 0:
+        status = 0
+        try:
+            os.close(entered_w)
+            if os.read(entered_r, 1):
+                for name, text in maps.items():
+                    with open(f"/proc/{pid}/{name}", "w") as f:
+                        f.write(text)
+        except OSError as error:
+            status = error.errno or errno.EIO
+        finally:
+            os._exit(status)
+    os.close(entered_r)
+    try:
+        with step("unshare"):
+            linux.unshare(flags | linux.CLONE_NEWUSER)
+        os.write(entered_w, b"x")
+    finally:
+        os.close(entered_w)
+        code = os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1])
+    if code:
+        raise Refused("uid_map", OSError(abs(code), os.strerror(abs(code))))
 
 
 def main() -> None:
-    """Arguments: number of the control socket, ``namespaces``, ``user-namespaces`` or ``none``."""
+    """Arguments: number of the control socket, mode (``none``, or those of sandbox.namespaces)."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     mode = sys.argv[2]
@@ -289,21 +351,22 @@ def main() -> None:
         control.send(json.dumps({"ready": mode}).encode())
         Init(control, ordinary_user=os.geteuid() != 0, has_namespaces=False).run()
         return
-    step = "unshare"
     try:
-        enter_namespaces(user=mode == "user-namespaces")
-        step = "fork"
-        pid = os.fork()
+        enter_namespaces(mode)
+        with step("fork"):
+            pid = os.fork()
         if pid:
             control.send(json.dumps({"pid": pid}).encode())
             return
-        step = "mount"
         os.setsid()
-        # nothing that is mounted here reaches the host
-        linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
-        linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
-    except OSError as error:
-        refusal = {"refused": step, "error": error.errno, "text": str(error)}
+        with step("mount"):
+            # nothing that is mounted here reaches the host
+            linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+        with step("mount /proc"):
+            flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+            linux.mount("proc", "/proc", "proc", flags)
+    except Refused as refused:
+        refusal = {"refused": refused.step, "error": refused.error.errno or errno.EIO}
         control.send(json.dumps(refusal).encode())
         os._exit(1)
     control.send(json.dumps({"ready": mode}).encode())

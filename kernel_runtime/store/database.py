@@ -176,6 +176,22 @@ class Store:
             for id, path, kernel_name, created_at, count in found
         ]
 
+    def look_at(self, id: str) -> Timeline:
+        """A timeline as it is now, to read only: a kernel may have it. Raises StoreError."""
+        with self._transaction():
+            row = self._connection.execute(
+                "SELECT id, head, last_safety, next_number FROM timelines WHERE id = ?", (id,)
+            ).fetchone()
+            if row is None:
+                raise StoreError(f"The store {self.directory} has no timeline {id} any more.")
+            return Timeline(
+                TimelineState(*row), rows.read_checkpoints(self._connection, id, self.variables)
+            )
+
+    def forget(self, id: str) -> Purged | None:
+        """Delete a timeline with all of its checkpoints; None if a kernel has it."""
+        return self._purge(id)
+
     def purge(self) -> list[Purged]:
         """Delete the timelines without a notebook whose supervisor is gone."""
         with self._reading():

@@ -25,6 +25,7 @@ from kernel_runtime.supervisor.control import Control
 from kernel_runtime.supervisor.session import Session
 
 _PARENT_S = 1.0
+_SWITCH_S = 0.0002
 
 SANDBOX_LOST = 4
 """Exit status when the sandbox was killed under the kernel."""
@@ -66,6 +67,8 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
 
     def start(self) -> None:
         """Run until shut down. Exit status START_FAILED if the kernel cannot be set up."""
+        # a thread that looks at files must not hold up each step of the loop for 5 ms
+        sys.setswitchinterval(_SWITCH_S)
         try:
             asyncio.run(self._run())
         except TimeTravelError as error:

@@ -13,6 +13,7 @@ from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.workspace.model import Snapshot
 from kernel_runtime.errors import CheckpointRefused, RestoreRefused
 from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.notices import Notices
 from kernel_runtime.supervisor.policy import is_checkpoint_only, may_change
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import (
@@ -49,6 +50,7 @@ class Checkpointer:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._told: set[str] = set()
+        self._notices = Notices(session)
 
     def wanted_after(self, request: Request) -> bool:
         """Whether the policy wants a checkpoint after this cell."""
@@ -79,6 +81,7 @@ class Checkpointer:
                     return  # restored, or dead: recovery is on its way
                 taken = await self.take("cell", request=request)
                 self._warn(taken, request)
+                session.background(self._notices.after_cell(taken.checkpoint, request, executor))
         finally:
             session.router.release("checkpoint")
 
@@ -110,14 +113,14 @@ class Checkpointer:
         ours, theirs = self._hold(process and not move)
         environment: asyncio.Future[Capture | None] | None = None
         if not move:
-            environment = asyncio.ensure_future(self._capture_environment(theirs))
+            environment = asyncio.ensure_future(self._capture_environment(theirs, reason))
         freezing: Any = self._freeze(id, move, ours) if process else _nothing()
         try:
             (frozen, process_capture, variables), (snapshot, file_capture) = await asyncio.gather(
                 freezing, files
             )
             # a process that was moved is gone: nothing writes there any more
-            layers = await (environment or self._capture_environment(None))
+            layers = await (environment or self._capture_environment(None, reason))
         except CheckpointRefused as error:
             await files
             if session.executor is not None and not session.executor.alive:
@@ -176,7 +179,9 @@ class Checkpointer:
             return None, None
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
-    async def _capture_environment(self, hold: socket.socket | None) -> Capture | None:
+    async def _capture_environment(
+        self, hold: socket.socket | None, reason: Reason
+    ) -> Capture | None:
         session = self._session
         executor = session.executor
         try:
@@ -184,6 +189,7 @@ class Checkpointer:
                 executor.pid if executor is not None and executor.alive else 0,
                 session.frozen_pids(),
                 hold.fileno() if hold is not None else None,
+                must=reason == "safety",
             )
         finally:
             if hold is not None:

@@ -6,22 +6,31 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
-from kernel_runtime.errors import BadRequest, RestoreRefused, TimeTravelError
+from kernel_runtime.errors import BadRequest, CheckpointRefused, RestoreRefused, TimeTravelError
 from kernel_runtime.supervisor.channels import Message
 from kernel_runtime.supervisor.events import VERSION
 from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.outside import Outside
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import Checkpoint
+from kernel_runtime.timeline.report import trial_text
 from kernel_runtime.timeline.variables import diff as diff_variables
-from kernel_runtime.timeline.variables import public_variables
+from kernel_runtime.timeline.variables import diff_environ, public_variables
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
 Spec = int | str
+Answer = dict[str, Any]
+"""What ends a cell: arguments of Router.answer_in_flight."""
+
+_HELD = {"process": "memory", "filesystem": "files", "namespace": "variables"}
+_TELL_S = 5.0
+"""Seconds that whoever reads the result waits for what changed in the environment."""
 
 _ANSWERED_AT_ONCE = frozenset({"status", "config", "subscribe", "checkpoint"})
 
@@ -31,7 +40,8 @@ class Commands:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._restore_args: dict[str, Any] = {}
+        self._outside = Outside(session)
+        self._after_cell: Callable[[Request], Awaitable[Answer]] | None = None
         self._handlers: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
             name[3:]: handler
             for name, handler in inspect.getmembers(self, inspect.ismethod)
@@ -79,11 +89,20 @@ class Commands:
             inspect.signature(handler).bind(**args)
         except TypeError as error:
             raise BadRequest(f"{command}: {error}. Nothing was done.") from None
-        if command not in _ANSWERED_AT_ONCE:
+        if command in _ANSWERED_AT_ONCE:
+            return await handler(**args)
+        # cells that come after a restore wait for it, also while it waits itself
+        reason = f"waiting {command}" if command == "restore" and not args.get("dry_run") else ""
+        if reason:
+            self._session.router.hold(reason)
+        try:
             # the checkpoint of a cell whose reply is out may still be in the making: -1 is that one
             async with self._session.lock:
                 pass
-        return await handler(**args)
+            return await handler(**args)
+        finally:
+            if reason:
+                self._session.router.release(reason)
 
     # Magics
 
@@ -93,15 +112,19 @@ class Commands:
         command, args = report["command"], report["args"]
         request = self._session.router.in_flight
         try:
+            check_types(args)
             if command == "restore" and not args.get("dry_run"):
-                check_types(args)
                 self._check_restore(request, **args)
-                assert request is not None
-                request.leaving = True
-                self._restore_args = args
-                answer["leave"] = True
+                answer["leave"] = self._leave(request, partial(self._restore, **args))
+            elif command == "trial":
+                answer["result"] = await self._trial(request, **args)
+            elif command == "roll_back":
+                answer["leave"] = self._leave(request, partial(self._roll_back, **args))
+            elif command == "reset" and args.get("process"):
+                answer["leave"] = self._leave(request, partial(self._reset, **args))
+            elif command == "reset":
+                answer["result"] = await self._outside.reset(request, **args)
             elif command == "checkpoint":
-                check_types(args)
                 answer["result"] = await self._checkpoint(request, **args)
             else:
                 answer["result"] = await self.run(command, args)
@@ -124,8 +147,6 @@ class Commands:
         undo: bool = False,
         force: bool = False,
     ) -> None:
-        if request is None or request.type != "execute_request":
-            raise RestoreRefused("%restore works in a cell. Nothing was changed.")
         self._check_only(only)
         # the rest is checked when the cell has ended: it may still change what is to be checked
         restores = self._session.restores
@@ -133,17 +154,23 @@ class Commands:
         if only != "files":
             restores.frozen_of(target)
 
+    def _leave(self, request: Request | None, work: Callable[[Request], Awaitable[Answer]]) -> bool:
+        """Note what is to be done when the cell that asks has ended. Raises RestoreRefused."""
+        if request is None or request.type != "execute_request":
+            raise RestoreRefused("This works in a cell only. Nothing was changed.")
+        request.leaving = True
+        self._after_cell = work
+        return True
+
     async def restore_after_cell(self, request: Request) -> None:
         """The cell that called %restore has ended: restore, then give its output and reply."""
         session = self._session
-        args = {"checkpoint": -1, "undo": False, "only": None, **self._restore_args}
+        work, self._after_cell = self._after_cell, None
         try:
+            if work is None:
+                return  # a woken process has ended the same cell once more
             try:
-                target = session.restores.target(args["checkpoint"], bool(args["undo"]))
-                result = await session.restores.restore(
-                    target, args["only"], force=True, request=request
-                )
-                session.router.answer_in_flight(text=result["text"] + "\n")
+                session.router.answer_in_flight(**await work(request))
             except (TimeTravelError, WorkspaceError) as error:
                 session.router.answer_in_flight(error=(type(error).__name__, str(error)))
             except Exception as error:
@@ -151,6 +178,55 @@ class Commands:
                 session.router.answer_in_flight(error=(type(error).__name__, str(error)))
         finally:
             session.router.release("restore")
+
+    async def _restore(
+        self,
+        request: Request,
+        checkpoint: Spec = -1,
+        only: str | None = None,
+        dry_run: bool = False,
+        undo: bool = False,
+        force: bool = False,
+    ) -> Answer:
+        restores = self._session.restores
+        target = restores.target(checkpoint, undo)
+        result = await restores.restore(target, only, force=True, request=request)
+        return {"text": result["text"] + "\n"}
+
+    async def _trial(self, request: Request | None, comment: str) -> dict[str, Any]:
+        """The checkpoint before a cell that may be taken back. Raises CheckpointRefused."""
+        session = self._session
+        record = (await self._checkpoint(request, comment))["checkpoint"]
+        for capture in record["captures"]:
+            if capture["state"] != "ready":
+                raise CheckpointRefused(
+                    f"The {_HELD[capture['kind']]} before the cell could not be held, so the cell "
+                    f"was not run: {capture['error'] or capture['state']}"
+                )
+        environment = session.environment.enabled
+        warnings = []
+        if not session.files.enabled and not (session.config.is_isolated and environment):
+            warnings.append(
+                "files of the workspace stay as the cell leaves them. "
+                f"{session.files.problem or 'They are not captured.'}"
+            )
+        if not environment:
+            warnings.append(
+                "files outside of the workspace stay as the cell leaves them: they are not covered."
+            )
+        return {"checkpoint": record["id"], "warnings": warnings}
+
+    async def _roll_back(self, request: Request, checkpoint: Spec, what: str) -> Answer:
+        """Take back what a cell has done; its reply is the executor's own. what: said first."""
+        own = request.reply
+        restores = self._session.restores
+        result = await restores.restore(
+            restores.target(checkpoint, False), None, force=True, request=request, tell_s=_TELL_S
+        )
+        return {"text": trial_text(what, result) + "\n", "content": own}
+
+    async def _reset(self, request: Request, process: bool) -> Answer:
+        return {"text": (await self._outside.reset(request, process))["text"] + "\n"}
 
     # Commands: one coroutine each, its parameters are the command's arguments
 
@@ -226,6 +302,7 @@ class Commands:
         pin: bool = False,
     ) -> dict[str, Any]:
         session = self._session
+        comment = comment if comment.strip() else ""
         async with session.lock:
             taken = await session.checkpoints.take(
                 "manual", request=request, comment=comment, label=label, pinned=pin
@@ -254,14 +331,16 @@ class Commands:
             files = [session.files.as_json(change) for change in changes]
         before = first.capture("filesystem", engine="overlay")
         now = second.capture("filesystem", engine="overlay") if second is not None else None
-        found: dict[str, Any] = {"files": [], "packages": []}
+        found: dict[str, Any] = {"files": [], "workspace": [], "packages": [], "complete": True}
         if before is not None and (second is None or now is not None):
             found = await session.environment.compare(before, now)
         return {
             "variables": variables,
-            "files": files,
+            "files": [*files, *found["workspace"]],
             "environment": found["files"],
+            "environment_complete": found["complete"],
             "packages": found["packages"],
+            "environ": diff_environ(first.variables, after),
         }
 
     @staticmethod
@@ -287,6 +366,30 @@ class Commands:
             return await session.restores.restore(target, only, force=force, request=None)
         finally:
             session.router.release("restore")
+
+    async def do_reset(self, process: bool = False) -> dict[str, Any]:
+        router = self._session.router
+        router.hold("reset")
+        try:
+            await self._wait_idle()
+            # where there is no process that could live on, restores know what to do instead
+            rescue: Any = getattr(self._session.restores, "reset", None)
+            if rescue is not None:
+                result: dict[str, Any] = await rescue(None)
+                return result
+            return await self._outside.reset(None, process)
+        finally:
+            router.release("reset")
+
+    async def do_outside(self, each: bool = False) -> dict[str, Any]:
+        return await self._outside.listing(each)
+
+    async def do_apply(
+        self, paths: list[str] | None = None, dry_run: bool = False, force: bool = False
+    ) -> dict[str, Any]:
+        if not all(isinstance(path, str) for path in paths or ()):
+            raise BadRequest("paths must be a list of texts. Nothing was copied.")
+        return await self._outside.apply(paths or [], dry_run, force)
 
     async def do_label(self, checkpoint: Spec, label: str | None) -> dict[str, Any]:
         found = self._session.timeline.resolve(checkpoint)
@@ -347,8 +450,20 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "label": (*_TEXT, type(None)),
     "only": (*_TEXT, type(None)),
     "set": (dict, type(None)),
+    "paths": (list, type(None)),
     **dict.fromkeys(
-        ("pin", "pinned", "include_auto", "dry_run", "undo", "force", "events"), (bool,)
+        (
+            "pin",
+            "pinned",
+            "include_auto",
+            "dry_run",
+            "undo",
+            "force",
+            "events",
+            "process",
+            "each",
+        ),
+        (bool,),
     ),
 }
 

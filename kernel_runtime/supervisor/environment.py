@@ -8,26 +8,30 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from jupyter_core.paths import jupyter_runtime_dir
 
 from kernel_runtime.engines.overlay import plan as planning
+from kernel_runtime.engines.overlay.changes import COMPARED_BYTES, touched
 from kernel_runtime.engines.overlay.comparison import compare
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.engines.overlay.engine import OverlayEngine
 from kernel_runtime.engines.overlay.hostchanges import host_changes
-from kernel_runtime.engines.overlay.index import build_index
+from kernel_runtime.engines.overlay.index import build_index, load_index
+from kernel_runtime.engines.overlay.trial import explain
 from kernel_runtime.errors import EnvironmentRefused, RestoreRefused, SandboxError, TimeTravelError
 from kernel_runtime.sandbox.base import InitClient
+from kernel_runtime.sandbox.namespaces import USER_MODES
+from kernel_runtime.sandbox.refusals import is_initial_user_namespace
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
 _NOTES_SHOWN = 50
 _FOLLOW_S = 2.0
 _FOLLOWED = ("/etc/resolv.conf", "/etc/hosts")
-_UNSUPPORTED_STORES = {"overlay": "overlayfs cannot carry another overlay's layers"}
 
 
 class Environment:
@@ -59,18 +63,20 @@ class Environment:
         Raises SandboxError if that failed, and then the sandbox is to be thrown away; whether the
         session goes on without, is the caller's to decide.
         """
-        own_user_namespace = sandbox.mode == "user-namespaces"
+        own_user_namespace = sandbox.mode in USER_MODES or not is_initial_user_namespace()
         plan = await asyncio.to_thread(
             self._plan, directory, list(workspace), list(hidden), own_user_namespace
         )
         engine = OverlayEngine(EnvironmentDirectory(directory), sandbox, plan)
         try:
             told = await engine.start()
-        except (OSError, EnvironmentRefused) as error:
+        except EnvironmentRefused as error:
             raise SandboxError(str(error)) from error
+        except (OSError, SandboxError) as error:
+            raise SandboxError(str(explain(directory.parents[1], str(error)))) from error
         if not engine.state.uppers:
             reason = next(iter(told.values()), "there is nothing to cover")
-            raise SandboxError(_explained(directory, reason))
+            raise SandboxError(str(explain(directory.parents[1], reason)))
         self.engine = engine
         self.told = told
 
@@ -91,7 +97,7 @@ class Environment:
             hidden=[os.path.realpath(path) for path in masked if path.exists()],
             blocked=[path for path in sockets if os.path.exists(path)],
             environment=os.path.realpath(directory),
-            owned_copies=planning.copies_on_this_host() if own_user_namespace else (),
+            owned_copies=() if host.is_root else planning.copies_on_this_host(),
         )
         return plan
 
@@ -102,12 +108,14 @@ class Environment:
 
     # -- captures ---------------------------------------------------------------------------
 
-    async def capture(self, executor: int, keep: Iterable[int], hold: int | None) -> Capture | None:
-        """Capture it; a failure is a failed capture, not an error."""
+    async def capture(
+        self, executor: int, keep: Iterable[int], hold: int | None, *, must: bool = False
+    ) -> Capture | None:
+        """Capture it; a failure is a failed capture, not an error. must: also on a full disk."""
         if self.engine is None:
             return None
         try:
-            captured = await self.engine.capture(executor, keep, hold)
+            captured = await self.engine.capture(executor, keep, hold, must=must)
         except (SandboxError, OSError) as error:
             return Capture(
                 "filesystem",
@@ -149,6 +157,11 @@ class Environment:
 
     # -- restores ---------------------------------------------------------------------------
 
+    def make_room(self) -> None:
+        """A restore must work on a full disk: what it writes first is the present state."""
+        if self.engine is not None:
+            self.engine.directory.make_room()
+
     def capture_of(self, checkpoint: Checkpoint) -> Capture | None:
         """The capture of a checkpoint that can be restored here, or None.
 
@@ -179,17 +192,59 @@ class Environment:
         return self.engine is None or self.engine.is_at(*_places(capture))
 
     async def compare(
-        self, before: Capture | None, after: Capture | None, *, files: bool = True
+        self,
+        before: Capture | None,
+        after: Capture | None,
+        *,
+        files: bool = True,
+        quick: bool = False,
     ) -> dict[str, Any]:
-        """Return {"files", "packages", "complete"} of what changed; None is the present.
+        """Return {"files", "workspace", "packages", "complete"} of what changed; None: the present.
 
-        files: list them; packages alone are told faster.
+        files: list them; packages alone are told faster. quick: files of one size are told apart
+        by their times. workspace: the files of an isolated one, which are in the layers too.
         """
         if self.engine is None:
-            return {"files": [], "packages": [], "complete": True}
+            return {"files": [], "workspace": [], "packages": [], "complete": True}
         engine = self.engine
         sides = [engine.present() if c is None else _places(c)[0] for c in (before, after)]
-        return await asyncio.to_thread(compare, engine, sides[0], sides[1], files)
+        most = 0 if quick else COMPARED_BYTES
+        found = await asyncio.to_thread(compare, engine, sides[0], sides[1], files, most)
+        roots = [os.getcwd(), *self._config.more_workspace] if self._config.is_isolated else []
+        found["files"], found["workspace"] = _parted(found["files"], roots)
+        return found
+
+    def differ(self, before: Capture, after: Capture) -> bool:
+        """Whether two captures name different layers."""
+        if self.engine is None:
+            return False
+        engine = self.engine
+        old, new = (_places(capture) for capture in (before, after))
+        return engine.rewritten(old[0]) != engine.rewritten(new[0]) or old[1] != new[1]
+
+    def weight(self, before: Capture, after: Capture, most: int) -> int | None:
+        """How many paths the layers touch in which two captures differ, told at once.
+
+        None if that would take a walk over more than so many.
+        """
+        if self.engine is None:
+            return 0
+        engine = self.engine
+        total = 0
+        for layer in layers_of(before) ^ layers_of(after):
+            index = load_index(engine.directory.layers / layer)
+            if index is not None and index.summary is not None:
+                total += index.summary.paths + index.summary.deleted
+                continue
+            try:
+                paths = islice(touched(engine.directory.files(layer), engine.markers), most + 1)
+                count = sum(1 for _ in paths)
+            except OSError:
+                return None
+            if count > most:
+                return None
+            total += count
+        return total
 
     async def host_changes(self, capture: Capture | None, since_ns: int) -> list[str]:
         """Paths of the host that changed under the present layers and those of a capture."""
@@ -287,6 +342,22 @@ def layers_of(capture: Capture | None) -> set[str]:
     return {layer for stack in stacks.values() for layer in stack} | {root_layer} - {""}
 
 
+def _parted(
+    changes: list[dict[str, Any]], workspace: list[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Changes outside of the workspace, and those within, with paths relative to it."""
+    outside, within = [], []
+    roots = [os.path.realpath(os.path.expanduser(root)) for root in workspace]
+    for change in changes:
+        path = f"{change['root'].rstrip('/')}/{change['path']}"
+        root = next((root for root in roots if path.startswith(root + "/")), None)
+        if root is None:
+            outside.append(change)
+        else:
+            within.append({**change, "root": root, "path": path[len(root) + 1 :]})
+    return outside, within
+
+
 def _places(capture: Capture) -> tuple[Mapping[str, list[str]], str]:
     return capture.details.get("stacks", {}), capture.details.get("root_layer", "")
 
@@ -309,21 +380,6 @@ def _agents() -> list[str]:
     if bus.startswith("unix:path="):
         found.append(bus.removeprefix("unix:path=").partition(",")[0])
     return [path for path in found if path] + ["/tmp/.X11-unix"]
-
-
-def _explained(directory: Path, reason: str) -> str:
-    """Say why the store cannot carry layers, where that is it."""
-    mounts = planning.read_mounts(Path("/proc/self/mountinfo").read_text(errors="replace"))
-    real = os.path.realpath(directory)
-    below = [m for m in mounts if real == m.path or real.startswith(m.path.rstrip("/") + "/")]
-    fstype = max(below, key=lambda m: len(m.path)).fstype if below else ""
-    if fstype in _UNSUPPORTED_STORES or fstype.startswith(("nfs", "cifs", "fuse", "9p")):
-        why = _UNSUPPORTED_STORES.get(fstype, "it cannot carry an upper directory")
-        return (
-            f"the store ({directory}) is on {fstype}: {why}. Set Supervisor.store to a directory "
-            "on a local disk or a volume."
-        )
-    return f"{reason} (the store is on {fstype})."
 
 
 __all__ = ["Environment", "TimeTravelError", "layers_of"]

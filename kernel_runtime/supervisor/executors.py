@@ -239,6 +239,10 @@ class Executor:
         summary: dict[str, Any] = answer["variables"]
         return summary
 
+    async def versions(self, modules: Sequence[str]) -> dict[str, Any]:
+        """Return which of these are loaded in which version. Raises ConnectionError."""
+        return await self._ask("versions", modules=list(modules))
+
     # engines.base.LiveExecutor
 
     async def freeze(

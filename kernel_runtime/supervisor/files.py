@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import glob
 import logging
 import os
 import sys
@@ -11,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.engines.workspace.errors import WorkspaceCaptureFailed, WorkspaceError
 from kernel_runtime.engines.workspace.model import (
     Change,
     LeftOut,
@@ -20,9 +22,11 @@ from kernel_runtime.engines.workspace.model import (
     Snapshot,
 )
 from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.engines.workspace.rules import DEFAULT_EXCLUDES
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.paths import store_directory
 from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.supervisor.silent import silent_mounts
 from kernel_runtime.timeline.model import Capture, Note
 
 if TYPE_CHECKING:
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _NOTES_SHOWN = 50
+_LONG_S = 2.0
+"""Seconds of work after which it is asked whether a mount does not answer."""
 
 
 class Files:
@@ -43,6 +49,8 @@ class Files:
         self._engine: WorkspaceEngine | None = None
         self._store: BlobStore | None = None
         self.problem = ""
+        self._stuck: asyncio.Future[Any] | None = None
+        self._silent: list[str] = []
         if not config.files:
             self.problem = "Files are not captured: Supervisor.files is off."
             return
@@ -54,18 +62,35 @@ class Files:
             store = Path(config.store) if config.store else store_directory()
             self._store = BlobStore(store)
             document = os.environ.get("JPY_SESSION_NAME")
+            self._silent = [p for p in silent_mounts(self.roots) if Path(p) not in self.roots]
             self._engine = WorkspaceEngine(
                 self.roots,
                 self._store,
                 journal_dir=store / "journal",
+                exclude=(
+                    *DEFAULT_EXCLUDES,
+                    *config.workspace_exclude,
+                    *(_pattern(path, self.roots) for path in self._silent),
+                ),
                 document=Path(cwd, document) if document else None,
             )
         except (WorkspaceError, OSError) as error:
             self.problem = f"Files are not captured: {error}"
 
     async def _run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Raises WorkspaceCaptureFailed if a mount in the workspace does not answer any more."""
+        if self._stuck is not None and not self._stuck.done():
+            raise WorkspaceCaptureFailed("a mount in it still does not answer")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker, lambda: work(*args, **kwargs))
+        future = loop.run_in_executor(self._worker, lambda: work(*args, **kwargs))
+        # whoever waits may be cancelled: then nobody asks what came of it
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        while not (await asyncio.wait([future], timeout=_LONG_S))[0]:
+            silent = set(await asyncio.to_thread(silent_mounts, self.roots)) - {*self._silent}
+            if silent:
+                self._stuck = future
+                raise WorkspaceCaptureFailed(f"{', '.join(silent)} does not answer")
+        return await future
 
     @property
     def enabled(self) -> bool:
@@ -80,11 +105,16 @@ class Files:
         """
         if self._engine is None:
             return
-        estimate = await self._run(
-            self._engine.estimate,
-            max_files=self._config.files_most,
-            max_bytes=self._config.bytes_most,
-        )
+        for path in self._silent:
+            say(f"{path} does not answer. It is left out of the workspace: not rolled back.")
+        try:
+            estimate = await self._run(
+                self._engine.estimate,
+                max_files=self._config.files_most,
+                max_bytes=self._config.bytes_most,
+            )
+        except WorkspaceError:
+            return  # the capture fails likewise, and says so
         if estimate.complete:
             return
         roots = ", ".join(map(str, self.roots))
@@ -140,7 +170,19 @@ class Files:
     async def restore(self, plan: RestorePlan, safety: Snapshot | None) -> RestoreResult:
         """Carry a plan out. Raises WorkspaceError; then the files are as before."""
         assert self._engine is not None
-        return await self._run(self._engine.restore, plan, foreign=safety)
+        return await self._run(self._restore, self._engine, plan, safety)
+
+    def _restore(
+        self, engine: WorkspaceEngine, plan: RestorePlan, safety: Snapshot | None
+    ) -> RestoreResult:
+        result = engine.restore(plan, foreign=safety)
+        for change in plan.changes:
+            # Python takes a cache for its source's if their size and whole seconds agree
+            where, _, name = change.path.rpartition(b"/")
+            caches = where + b"/__pycache__" if where else b"__pycache__"
+            if name.endswith(b".py") and engine.leaves_out(change.root, caches):
+                _remove_caches(self.roots[change.root] / os.fsdecode(caches), os.fsdecode(name))
+        return result
 
     async def diff(self, a: str, b: str | None) -> list[Change]:
         """Return what changed from snapshot a to b (None: the present). Raises WorkspaceError."""
@@ -164,13 +206,26 @@ class Files:
         """No checkpoint names these snapshots any more."""
         gone = list(snapshot_ids)
         if self._engine is not None and gone:
-            await self._run(self._engine.release, gone)
+            with contextlib.suppress(WorkspaceError):
+                await self._run(self._engine.release, gone)
 
     async def close(self) -> None:
-        """Stop watching; wait for the work under way."""
+        """Stop watching; wait for the work under way, unless a mount does not answer."""
         if self._engine is not None:
-            await self._run(self._engine.close)
-        self._worker.shutdown()
+            with contextlib.suppress(WorkspaceError):
+                await self._run(self._engine.close)
+        self._worker.shutdown(wait=self._stuck is None or self._stuck.done())
+
+
+def _remove_caches(directory: Path, source: str) -> None:
+    for path in directory.glob(f"{glob.escape(source.removesuffix('.py'))}.*.pyc"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _pattern(path: str, roots: list[Path]) -> str:
+    root = next(root for root in roots if Path(path).is_relative_to(root))
+    return f"/{Path(path).relative_to(root)}"
 
 
 def _as_capture(snapshot: Snapshot) -> Capture:

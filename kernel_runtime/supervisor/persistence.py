@@ -28,6 +28,8 @@ class Persistence:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._store: Store | None = None
         self._told: set[str] = set()
+        self._waiting: dict[str, Checkpoint] = {}
+        self._gone: set[str] = set()
         self.problem = ""
         self.directory: Path | None = None
         """Of the store; None if it cannot be used."""
@@ -87,16 +89,40 @@ class Persistence:
     ) -> None:
         if self._store is None:
             return
-        given = list(checkpoints)
-        future = self._worker.submit(self._store.save, state, given, deleted_ids=list(deleted))
+        future = self._worker.submit(
+            self._write, self._store, state, list(checkpoints), list(deleted)
+        )
         future.add_done_callback(self._report)
+
+    def _write(
+        self, store: Store, state: TimelineState, checkpoints: list[Checkpoint], deleted: list[str]
+    ) -> None:
+        """In the worker. What could not be written (a full disk) is written with the next one."""
+        self._waiting.update((checkpoint.id, checkpoint) for checkpoint in checkpoints)
+        self._gone.update(deleted)
+        for id in deleted:
+            self._waiting.pop(id, None)
+        waiting, gone = list(self._waiting.values()), list(self._gone)
+        try:
+            store.save(state, waiting, deleted_ids=gone)
+        except StoreError:
+            raise
+        except BaseException:
+            self._waiting.clear()  # it is these that cannot be written
+            raise
+        self._waiting.clear()
+        self._gone.clear()
 
     def _report(self, future: Future[None]) -> None:
         error = future.exception()
-        if error is not None and str(error) not in self._told:
-            self._told.add(str(error))
-            self.problem = f"The timeline is not stored: {error}"
-            self._log.error(self.problem)
+        if error is None:
+            if self.problem in self._told:
+                self.problem = ""
+            self._told.clear()
+        elif (problem := f"The timeline is not stored: {error}") not in self._told:
+            self._told.add(problem)
+            self.problem = problem
+            self._log.error(problem)
 
     async def sweep(self) -> None:
         """Delete what kernels without a notebook, which were killed, have left. Never raises."""

@@ -43,7 +43,7 @@ class Recovery:
                     return  # a restore that was under way has replaced it
                 fate, how = await self._fate(executor)
                 back, files_text = await self._bring_back()
-                told = self._told(back)
+                told = session.rescue.text() if session.rescue.active else self._told(back)
                 text = f"The process that runs your cells died ({how}). {told}{files_text}"
                 session.log.warning(text)
                 session.events.publish(
@@ -71,8 +71,10 @@ class Recovery:
                 with contextlib.suppress(asyncio.TimeoutError, SandboxError):
                     await asyncio.wait_for(session.sandbox.wait_exit(executor.pid), _REAP_S)
                 await session.restores.stop_processes()
-                await session.start_executor()
-                await session.checkpoints.take("restart", request=None)
+                if await session.start_or_rescue():
+                    await session.checkpoints.take("restart", request=None)
+                else:
+                    session.router.say(f"{session.rescue.text()}\n", request.message, "stderr")
         finally:
             session.router.release("death")
 
@@ -110,7 +112,7 @@ class Recovery:
                     session.timeline.move_head(checkpoint.id)
                     session.persistence.save_state(session.timeline)
                     return checkpoint, files_text
-        await session.start_executor()
+        await session.start_or_rescue()
         return None, ""
 
     async def _woken(self, frozen: Frozen) -> bool:

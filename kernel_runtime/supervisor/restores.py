@@ -28,8 +28,9 @@ from kernel_runtime.supervisor import faults
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
-from kernel_runtime.timeline.report import restore_text
+from kernel_runtime.timeline.report import environment_lines, restore_text
 from kernel_runtime.timeline.variables import diff as diff_variables
+from kernel_runtime.timeline.variables import diff_environ
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -39,8 +40,12 @@ _INTERRUPT_S = 3.0
 _EXIT_S = 30.0
 _TELL_S = 0.02
 
-Told = tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]
-"""Packages and environment files that a restore changed; what the host changed beneath."""
+_FEW = 200
+"""Paths that layers may touch for a reply to wait for a list of them."""
+
+_HOST_S = 0.3
+_HOST_LATEST_S = 5.0
+"""Seconds after a restore in which a moment without a cell is waited for, to look at the host."""
 
 
 @dataclass
@@ -52,6 +57,7 @@ class Plan:
     files: RestorePlan | None
     environment: Capture | None = None
     warnings: list[str] = field(default_factory=list)
+    tell_s: float = _TELL_S
 
 
 class Restorer:
@@ -141,16 +147,22 @@ class Restorer:
         changes = plan.files.changes if plan.files else []
         result["files"] = [session.files.as_json(change) for change in changes]
         if plan.environment is not None:
-            found = await session.environment.compare(None, plan.environment)
-            result["packages"] = found["packages"]
-            result["environment"] = found["files"]
+            _add(result, await session.environment.compare(None, plan.environment))
         result["text"] = restore_text(result)
         return result
 
     async def restore(
-        self, target: Checkpoint, only: str | None, *, force: bool, request: Request | None
+        self,
+        target: Checkpoint,
+        only: str | None,
+        *,
+        force: bool,
+        request: Request | None,
+        tell_s: float = _TELL_S,
     ) -> dict[str, Any]:
         """Restore; return the restore result. request: the cell that asks for it, if one does.
+
+        tell_s: seconds that the result waits for what changed in the environment.
 
         Raises RestoreRefused (nothing was done) or RestoreFailed (the session is back in the state
         before). The caller holds the queue.
@@ -158,7 +170,9 @@ class Restorer:
         session = self._session
         async with session.lock:
             started = time.perf_counter()
+            session.environment.make_room()
             plan = await self.plan(target, only)
+            plan.tell_s = tell_s
             session.events.publish("restore_started", checkpoint=session.timeline.record(target))
             try:
                 await self._make_idle(force, request)
@@ -210,7 +224,6 @@ class Restorer:
         )
         done: RestoreResult | None = None
         ids_kept, threads, notes = True, 0, []
-        told = asyncio.ensure_future(self._packages(plan, safety))
         if plan.frozen is None:
             done = await self._files_alone(plan, safety, forced)
         else:
@@ -220,6 +233,7 @@ class Restorer:
                 await self.stop_processes()
                 faults.point("stopped")
                 if plan.environment is not None:
+                    _check_held(safety)
                     await session.environment.restore(plan.environment)
                 faults.point("environment restored")
                 done = await self._restore_files(plan, safety)
@@ -247,13 +261,32 @@ class Restorer:
         session.persistence.save_state(session.timeline)
         before = safety.checkpoint.variables if plan.frozen is not None else None
         result = self._result(plan, safety, done, before)
-        # a reply does not wait for what takes longer to find out
-        await asyncio.wait([told], timeout=_TELL_S)
-        if told.done():
-            result["packages"], result["environment"], changed = told.result()
-            result["warnings"] += _host_text(changed)
+        # a reply does not wait for what takes longer to find out; and not before now: a thread
+        # that looks at files would hold up each step above
+        packages = session.package_steps.between(safety.checkpoint, plan.target)
+        weight: int | None = None
+        if plan.environment is not None and safety.environment is not None:
+            weight = session.environment.weight(safety.environment, plan.environment, _FEW)
+        few = weight is not None and weight <= _FEW
+        if packages is not None and weight == 0 and plan.tell_s <= _TELL_S:
+            result["packages"] = packages
+        elif packages is not None and not few and plan.tell_s <= _TELL_S:
+            result["packages"] = packages
+            result["environment_paths"] = weight
         else:
-            session.background(self._tell_later(plan.target, told, request))
+            listed = few or plan.tell_s > _TELL_S
+            told = asyncio.ensure_future(self._packages(plan, safety, listed))
+            await asyncio.wait([told], timeout=plan.tell_s)
+            if told.done():
+                _add(result, told.result())
+            else:
+                session.background(self._tell_later(plan.target, told, request))
+        if plan.environment is not None and safety.environment is not None:
+            result["environment_differs"] = session.environment.differ(
+                safety.environment, plan.environment
+            )
+        if plan.environment is not None:
+            session.background(self._tell_host_changes(plan, request))
         result["threads"] = {"brought_back": threads, "ids_kept": ids_kept}
         result["warnings"] += [
             f"not brought back: {kind} {subject}: {detail}"
@@ -274,38 +307,44 @@ class Restorer:
         self._progress(plan, "answer")
         return result
 
-    async def _packages(self, plan: Plan, safety: Taken) -> Told:
-        """Packages that the restore changes, files (not listed: there may be 50,000), and what
-        the host has changed beneath."""
+    async def _packages(self, plan: Plan, safety: Taken, files: bool = True) -> dict[str, Any]:
+        """What the restore changes in the environment; files: each of them too."""
         session = self._session
         if plan.environment is None or safety.environment is None:
-            return [], [], []
+            return {}
         try:
-            found = await session.environment.compare(
-                safety.environment, plan.environment, files=False
-            )
-            changed = await session.environment.host_changes(
-                plan.environment, int(plan.target.created_at.timestamp() * 1e9)
+            return await session.environment.compare(
+                safety.environment,
+                plan.environment,
+                files=files,
+                quick=True,
             )
         except OSError as error:
-            session.log.warning("What the restore changes in packages is not known: %s", error)
-            return [], [], []
-        return found["packages"], found["files"], changed
+            session.log.warning("What the restore changes outside is not known: %s", error)
+            return {}
 
     async def _tell_later(
-        self, target: Checkpoint, told: asyncio.Future[Told], request: Request | None
+        self, target: Checkpoint, told: asyncio.Future[dict[str, Any]], request: Request | None
     ) -> None:
-        packages, _, changed = await told
-        lines = [
-            f"{p['name']} {p['before'] or 'absent'} → {p['after'] or 'absent'}" for p in packages
-        ]
-        text = [f"packages: {', '.join(lines[:20])}{' …' if len(lines) > 20 else ''}"]
-        for line in [*(text if lines else []), *_host_text(changed)]:
-            self._session.router.say(
-                f"restored #{target.number}: {line}\n",
-                request.message if request else self._session.router.last_parent,
-                "stderr",
-            )
+        result: dict[str, Any] = {}
+        _add(result, await told)
+        self._say(target, list(map(str.strip, environment_lines(result))), request)
+
+    async def _tell_host_changes(self, plan: Plan, request: Request | None) -> None:
+        """What the host has changed since, beneath the layers: found out when nobody waits."""
+        end = time.monotonic() + _HOST_LATEST_S
+        await asyncio.sleep(_HOST_S)
+        while not self._session.router.idle and time.monotonic() < end:
+            await asyncio.sleep(_HOST_S)
+        changed = await self._session.environment.host_changes(
+            plan.environment, int(plan.target.created_at.timestamp() * 1e9)
+        )
+        self._say(plan.target, _host_text(changed), request)
+
+    def _say(self, target: Checkpoint, lines: list[str], request: Request | None) -> None:
+        parent = request.message if request else self._session.router.last_parent
+        for line in lines:
+            self._session.router.say(f"restored #{target.number}: {line}\n", parent, "stderr")
 
     async def _files_alone(self, plan: Plan, safety: Taken, forced: bool) -> RestoreResult | None:
         """Restore files under a process that lives on. Raises RestoreFailed; all is as before."""
@@ -318,15 +357,20 @@ class Restorer:
             )
         try:
             if changed:
-                await self._environment_live(plan.environment)
+                _check_held(safety)
+                await self.environment_live(plan.environment)
             return await self._restore_files(plan, safety)
         except (WorkspaceError, TimeTravelError, OSError) as error:
             if changed and safety.environment is not None:
                 with contextlib.suppress(TimeTravelError):
-                    await self._environment_live(safety.environment)
+                    await self.environment_live(safety.environment)
             raise RestoreFailed(str(error)) from error
 
-    async def _environment_live(self, capture: Capture | None) -> None:
+    async def environment_live(self, capture: Capture | None) -> None:
+        """Bring an environment under the executor, which is stopped meanwhile and lives on.
+
+        Raises TimeTravelError; then all is as it was.
+        """
         session = self._session
         assert capture is not None and session.executor is not None
         live = {"executor": session.executor.pid, "keep": session.frozen_pids()}
@@ -384,10 +428,11 @@ class Restorer:
                 raise RestoreFailed("the process before had not been held")
             session.take_up(await self.wake(safety.frozen))
         except (TimeTravelError, OSError) as error:
-            await session.start_executor()
+            fresh = await session.start_or_rescue()
+            now = "this is a fresh process." if fresh else session.rescue.text()
             raise RestoreFailed(
                 f"The restore of #{plan.target.number} failed ({cause}), and the process before "
-                f"could not be woken either ({error}): this is a fresh process. "
+                f"could not be woken either ({error}): {now} "
                 f"All checkpoints are still there.{problem}"
             ) from cause
         if problem:
@@ -422,8 +467,10 @@ class Restorer:
         session = self._session
         timeline = session.timeline
         variables: dict[str, Any] = {"added": [], "removed": [], "changed": []}
+        environ: list[dict[str, Any]] = []
         if before is not None:
             variables = dict(diff_variables(before, plan.target.variables))
+            environ = diff_environ(before, plan.target.variables)
         changes = _changes(plan.files) if plan.files is not None and done is not None else []
         return {
             "checkpoint": timeline.record(timeline[plan.target.id]),
@@ -432,7 +479,9 @@ class Restorer:
             "variables": variables,
             "files": [session.files.as_json(change) for change in changes],
             "environment": [],
+            "environment_complete": True,
             "packages": [],
+            "environ": environ,
             "kept_aside": [
                 {"path": printable(k.path), "saved_as": printable(k.saved_as), "reason": k.reason}
                 for k in (done.kept_aside if done else ())
@@ -441,6 +490,22 @@ class Restorer:
             "warnings": list(plan.warnings),
             "took_ms": 0.0,
         }
+
+
+def _check_held(safety: Taken) -> None:
+    """Raise RestoreFailed if the present environment would be lost."""
+    if safety.environment is None:
+        capture = safety.checkpoint.capture("filesystem", engine="overlay")
+        why = capture.error if capture is not None else None
+        raise RestoreFailed(why or "The present environment could not be held.")
+
+
+def _add(result: dict[str, Any], found: dict[str, Any]) -> None:
+    """Put what a comparison of environments has found into a restore result."""
+    result["packages"] = found.get("packages", [])
+    result["environment"] = found.get("files", [])
+    result["environment_complete"] = found.get("complete", True)
+    result["files"] = [*result.get("files", ()), *found.get("workspace", ())]
 
 
 def _host_text(changed: list[str]) -> list[str]:

@@ -82,6 +82,8 @@ class Router:
         self._waiting_input: str | None = None
         self.in_flight: Request | None = None
         self.executor: Executor | None = None
+        self.stand_in: Callable[[Request], None] | None = None
+        """Answers requests while there is no executor."""
         self.page_comms: dict[str, str] = {}
         self.last_parent: dict[str, Any] = {}
         self.joiner = StreamJoiner(self._publish_stream)
@@ -129,9 +131,9 @@ class Router:
 
     def dispatch(self) -> None:
         """Hand on the next request if nothing stands in the way."""
-        if self._holds or self.in_flight is not None or self.executor is None:
+        if self._holds or self.in_flight is not None or not self._queue:
             return
-        if not self._queue:
+        if self.executor is None and self.stand_in is None:
             return
         request = self._queue.popleft()
         if request.type == "execute_request":
@@ -142,6 +144,10 @@ class Router:
                 self._to_say.clear()
         self.in_flight = request
         self._on_start()
+        if self.executor is None:
+            assert self.stand_in is not None
+            self.stand_in(request)
+            return
         self._hand_over(request)
         self._hand_over_comms()
 
@@ -317,10 +323,17 @@ class Router:
         else:
             self._to_say.append(text)
 
-    def answer_in_flight(self, *, text: str = "", error: tuple[str, str] | None = None) -> None:
-        """End the cell in flight: its output, its reply, its idle.
+    def answer_in_flight(
+        self,
+        *,
+        text: str = "",
+        error: tuple[str, str] | None = None,
+        content: dict[str, Any] | None = None,
+    ) -> None:
+        """End the request in flight: its output, its reply, its idle.
 
-        For a cell that asked for a restore, or whose executor died. error: name and text.
+        For a cell that asked for a restore, or whose executor died or is not there. error: name
+        and text. content: of the reply to what is not a cell.
         """
         request, self.in_flight = self.in_flight, None
         if request is None:
@@ -330,6 +343,8 @@ class Router:
         if text:
             self.say(text, request.message)
         reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
+        if content is not None:
+            reply = {"status": "ok", **content}
         if error is not None:
             name, value = error
             failure = {"ename": name, "evalue": value, "traceback": [f"{name}: {value}"]}
@@ -340,7 +355,7 @@ class Router:
         request.reply = reply
         if not request.replied and self._stops_queue(request):
             self._doom_queue()
-        if not request.replied:
+        if not request.replied and request.type.endswith("_request"):
             self._channels.send(
                 "shell",
                 request.type.rpartition("_")[0] + "_reply",

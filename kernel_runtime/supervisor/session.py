@@ -17,7 +17,7 @@ from typing import Any
 
 from kernel_runtime import plugins
 from kernel_runtime.engines.base import Frozen, ProcessEngine
-from kernel_runtime.errors import SandboxError
+from kernel_runtime.errors import EnvironmentRefused, SandboxError
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
@@ -30,20 +30,37 @@ from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
 from kernel_runtime.supervisor.history import History
+from kernel_runtime.supervisor.last_words import KEPT, StartFailure, explain
 from kernel_runtime.supervisor.memory import MemoryKeeper
+from kernel_runtime.supervisor.package_steps import PackageSteps
 from kernel_runtime.supervisor.persistence import Persistence
 from kernel_runtime.supervisor.recovery import Recovery
+from kernel_runtime.supervisor.rescue import Rescue
 from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Request, Router
 
 _SHUTDOWN_S = 2.0
 """Seconds for the user's atexit functions."""
 
+_REAP_S = 2.0
 _SLOW_START_S = 2.0
 _PUBLISH_S = 20.0
 
+_REFUSED = (
+    "This kernel runs no cell, since Supervisor.environment is required (or the workspace "
+    "isolated) and files outside of the workspace cannot be rolled back"
+)
+
 _HOT_MIN = 8 << 20
 """Bytes: smaller mappings are copied so fast that nobody notices."""
+
+
+class _NotStarted(Exception):
+    """A fresh process did not come up."""
+
+    def __init__(self, failure: StartFailure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
 
 
 class Session:
@@ -74,8 +91,11 @@ class Session:
         self._runtime_dir = runtime_dir
         self._tasks: set[asyncio.Task[Any]] = set()
         self._publishing: set[asyncio.Task[Any]] = set()
+        self._unpublished: list[str] = []
         self._closing = False
         self._kernel_info: dict[str, Any] = {}
+        self._starting = False
+        self._last_words = ""
         self.limits: list[str] = []
         self.on_fatal: Callable[[], None] = lambda: None
         self.sandbox: InitClient = NoSandbox(self._on_exit, self._on_sandbox_lost)
@@ -86,22 +106,35 @@ class Session:
         self.persistence = Persistence(config, log)
         self.timeline = self.persistence.open(self.epoch)
         self.history = History(log)
+        self.package_steps = PackageSteps(self)
         self.memory = MemoryKeeper(self)
         self.checkpoints = Checkpointer(self)
         self.restores = Restorer(self)
         self.recovery = Recovery(self)
         self.commands = Commands(self)
+        self.rescue = Rescue(self)
 
     # Start and end
 
     async def start(self) -> None:
-        """Set up the sandbox and the first executor. Raises SandboxError."""
-        await self._start_sandbox()
+        """Set up the sandbox and the first executor. Raises SandboxError.
+
+        Where a cell has broken what the executor needs, or the environment must be covered and
+        cannot be, the kernel comes up without one and its cells say so.
+        """
+        try:
+            await self._start_sandbox()
+        except EnvironmentRefused as error:
+            self.rescue.refuse(str(error))
+            return
         engine = plugins.load(plugins.PROCESS_ENGINES, self.config.process_engine)
         self.engine: ProcessEngine = engine(self._runtime_dir, keep_ids=self.sandbox.ids_kept)
         await self.files.recover()
-        await self.start_executor()
         self.router.hold("start")
+        if self.rescue.can_help():
+            await self.start_or_rescue()
+        else:
+            await self.start_executor()
         if self.environment.enabled:
             self.background(self._look_after_environment())
         self.background(self._first_checkpoint())
@@ -110,7 +143,8 @@ class Session:
         tell = asyncio.get_running_loop().call_later(_SLOW_START_S, self._tell_slow_start)
         try:
             await self.files.prepare(self.router.say_next)
-            await self.checkpoints.first()
+            if not self.rescue.active:
+                await self.checkpoints.first()
         finally:
             tell.cancel()
             self.router.release("start")
@@ -145,13 +179,16 @@ class Session:
                 if wanted != "auto":
                     raise
                 reason = str(error) or "no answer"
-            self.limits.append(
-                f"No namespaces: {reason} Restored processes get new ids; memory and files are "
-                "held all the same. `jupyter timetravel doctor` says what to change."
+            if self.config.environment == "off":
+                self.limits.append(f"Processes come back under new ids: {reason}")
+            self._not_covered(
+                reason,
+                "memory and the workspace are held all the same, processes come back under new ids",
             )
-        if self.config.environment == "required":
-            raise SandboxError(f"The environment cannot be covered: {'; '.join(self.limits)}")
-        self.environment.problem = "the environment is not covered: there are no namespaces"
+        elif self._must_be_covered:
+            raise EnvironmentRefused(f"{_REFUSED}: Supervisor.sandbox is none.")
+        else:
+            self.environment.problem = "The environment is not covered: Supervisor.sandbox is none."
         self.sandbox = NoSandbox(self._on_exit, self._on_sandbox_lost)
         await self.sandbox.start()
 
@@ -159,8 +196,11 @@ class Session:
         kind = plugins.load(plugins.SANDBOXES, name)
         self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
         await self.sandbox.start()
-        if self.config.environment == "off" or not self.persistence.directory:
+        if self.config.environment == "off":
             self.environment.problem = "The environment is not covered: it is switched off."
+            return
+        if not self.persistence.directory:
+            self._not_covered(self.persistence.problem, "memory is held all the same")
             return
         workspace = [] if self.config.is_isolated else self.files.roots
         try:
@@ -171,28 +211,75 @@ class Session:
                 hidden=[self.persistence.directory, self._runtime_dir],
             )
         except SandboxError as error:
-            if self.config.environment == "required":
-                raise SandboxError(f"The environment cannot be covered: {error}") from error
-            self.environment.problem = (
-                f"Files outside of the workspace are not rolled back: {error} Memory and the "
-                "workspace are. `jupyter timetravel doctor` says what to change."
-            )
-            self.limits.append(self.environment.problem)
+            self._not_covered(str(error), "memory and the workspace are held all the same")
             # what was mounted half way goes with its namespaces
             await self.sandbox.close()
             self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
             await self.sandbox.start()
 
+    @property
+    def _must_be_covered(self) -> bool:
+        # an isolated workspace is a layer like the rest: without layers it would be the host's own
+        return self.config.environment == "required" or self.config.is_isolated
+
+    def _not_covered(self, why: str, held: str) -> None:
+        """Say it once, in the first cell. Raises EnvironmentRefused where that must not be."""
+        if self._must_be_covered:
+            raise EnvironmentRefused(f"{_REFUSED}: {why}")
+        if self.config.environment == "off":
+            return
+        self.environment.problem = (
+            f"Files outside of the workspace are not rolled back ({held}): {why}"
+        )
+        self.limits.append(self.environment.problem)
+        self.router.say_next(self.environment.problem)
+
     async def start_executor(self) -> None:
         """Start a fresh process. Raises SandboxError."""
+        try:
+            await self._start_executor()
+        except _NotStarted as error:
+            raise SandboxError(
+                f"{error.failure.text} See the server's log for its output; is ipykernel 7 or "
+                "newer installed for it?"
+            ) from error
+
+    async def start_or_rescue(self) -> bool:
+        """Start a fresh process, or serve the kernel without one; say whether there is one."""
+        try:
+            await self._start_executor()
+            return True
+        except _NotStarted as error:
+            await self.rescue.enter(error.failure)
+            return False
+
+    async def _start_executor(self) -> None:
         executor = self.new_executor()
-        await executor.start(
-            self.sandbox, self._python, self._arguments, self._environment(), self.cwd
-        )
+        self._starting, self._last_words = True, ""
+        try:
+            await executor.start(
+                self.sandbox, self._python, self._arguments, self._environment(), self.cwd
+            )
+        except SandboxError as error:
+            how = await self._end_of(executor) or str(error)
+            self.log.error("executor: %s", self._last_words.rstrip() or how)
+            raise _NotStarted(explain(self._python, self._last_words, how)) from error
+        finally:
+            self._starting = False
         self._kernel_info = executor.hello["kernel_info"]
         if executor.hello["freezer"] and executor.hello["freezer"] not in self.limits:
             self.limits.append(executor.hello["freezer"])
         self.take_up(executor)
+
+    async def _end_of(self, executor: Executor) -> str:
+        """How a process ended that did not come up; "" if it was none."""
+        with contextlib.suppress(asyncio.TimeoutError, SandboxError):
+            if executor.pid:
+                status = await asyncio.wait_for(self.sandbox.wait_exit(executor.pid), _REAP_S)
+                code = os.waitstatus_to_exitcode(status)
+                return f"it ended with exit status {code}" if code >= 0 else f"signal {-code}"
+            return ""
+        return "it does not answer"
 
     def new_executor(self) -> Executor:
         """Return one that is to be started or woken."""
@@ -275,9 +362,9 @@ class Session:
         self.router.on_stream(name, parent, text)
 
     def on_raw_output(self, name: str, text: str) -> None:
-        if not self._kernel_info:
-            # the first executor has not come up: this is why it does not
-            self.log.error("executor: %s", text.rstrip())
+        if self._starting:
+            # if it does not come up, this is why
+            self._last_words = (self._last_words + text)[-KEPT:]
         self.router.on_raw_output(name, text)
 
     def on_exit_asked(self) -> None:
@@ -290,6 +377,8 @@ class Session:
         )
 
     def on_log(self, level: int, text: str) -> None:
+        if self._starting:
+            self._last_words = (self._last_words + text + "\n")[-KEPT:]
         self.log.log(level, "executor: %s", text)
 
     def on_history(self, executor: Executor, report: dict[str, Any]) -> None:
@@ -356,6 +445,10 @@ class Session:
         """The content of kernel_info_reply; known once the first executor is up."""
         return {"status": "ok", **self._kernel_info}
 
+    def know_kernel(self, info: dict[str, Any]) -> None:
+        """What to answer as long as no executor has said it."""
+        self._kernel_info = self._kernel_info or info
+
     async def interrupt(self) -> None:
         """Interrupt the cell that runs; when none does, nothing happens."""
         executor = self.executor
@@ -396,12 +489,17 @@ class Session:
 
     async def _publish(self, id: str) -> None:
         # what a checkpoint names must be on the disk before the database names it
+        self._unpublished.append(id)
         await asyncio.gather(self.files.flush(), self.environment.flush())
-        if id in self.timeline:
-            layers = self.timeline[id].capture("filesystem", engine="overlay")
-            await self.environment.index(layers)
-        if id in self.timeline:
-            self.persistence.save(self.timeline, self.timeline[id])
+        ids, self._unpublished = self._unpublished, []
+        for id in ids:
+            if id in self.timeline:
+                layers = self.timeline[id].capture("filesystem", engine="overlay")
+                await self.environment.index(layers)
+            if id in self.timeline:
+                await self.package_steps.learn(self.timeline[id])
+            if id in self.timeline:
+                self.persistence.save(self.timeline, self.timeline[id])
 
     def layers_in_use(self) -> set[str]:
         """The layers of the environment that some checkpoint needs."""

@@ -19,6 +19,8 @@ from typing import Any, Final
 from kernel_runtime.timeline.model import Summary
 
 PUBLIC: Final = ("type", "size", "shape", "value")
+ENVIRON: Final = "$"
+"""How the keys of environment variables begin, which travel with the summaries."""
 Differences = dict[str, list[dict[str, Any]]]
 """``added``, ``removed``: ``{"name", …summary}``; ``changed``: ``{"name", "before", "after"}``."""
 
@@ -29,22 +31,47 @@ def public(summary: Summary) -> dict[str, Any]:
 
 
 def public_variables(variables: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
-    """All summaries without their fingerprints, by name."""
-    return {name: public(summary) for name, summary in variables.items()}
+    """All summaries of variables without their fingerprints, by name."""
+    return {name: public(summary) for name, summary in variables.items() if _is_python(name)}
 
 
 def diff(before: Mapping[str, Summary], after: Mapping[str, Summary]) -> Differences:
     """What came, went and changed on the way from ``before`` to ``after``, sorted by name."""
-    added = [{"name": name, **public(after[name])} for name in sorted(after.keys() - before.keys())]
-    removed = [
-        {"name": name, **public(before[name])} for name in sorted(before.keys() - after.keys())
-    ]
+    old, new = (set(filter(_is_python, side)) for side in (before, after))
+    added = [{"name": name, **public(after[name])} for name in sorted(new - old)]
+    removed = [{"name": name, **public(before[name])} for name in sorted(old - new)]
     changed = [
         {"name": name, "before": public(before[name]), "after": public(after[name])}
-        for name in sorted(before.keys() & after.keys())
+        for name in sorted(old & new)
         if differs(before[name], after[name])
     ]
     return {"added": added, "removed": removed, "changed": changed}
+
+
+def diff_environ(
+    before: Mapping[str, Summary], after: Mapping[str, Summary]
+) -> list[dict[str, Any]]:
+    """Environment variables that differ, sorted by name: ``{"name", "before", "after"}``.
+
+    Values are short texts, None where the variable is not set. Only what differs from the start
+    of its process has a summary, and that says what it was then.
+    """
+    found = []
+    for key in sorted(name for name in before.keys() | after.keys() if not _is_python(name)):
+        old, new = before.get(key), after.get(key)
+        was = old.get("value") if old is not None else new.get("base") if new is not None else None
+        now = new.get("value") if new is not None else old.get("base") if old is not None else None
+        if old is not None and new is not None:
+            same = (was is None) == (now is None) and not differs(old, new)
+        else:
+            same = False
+        if not same:
+            found.append({"name": key[len(ENVIRON) :], "before": was, "after": now})
+    return found
+
+
+def _is_python(name: str) -> bool:
+    return not name.startswith(ENVIRON)
 
 
 def differs(before: Summary, after: Summary) -> bool:

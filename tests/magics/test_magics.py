@@ -43,6 +43,13 @@ RESTORE = {"checkpoint": -1, "only": None, "dry_run": False, "undo": False, "for
          {"set": {"auto": "changed", "twins": "false"}}),
         ("timetravel label 3 clean data", "label", {"checkpoint": 3, "label": "clean data"}),
         ("timetravel label 3", "label", {"checkpoint": 3, "label": None}),
+        ("timetravel files", "outside", {"each": False}),
+        ("timetravel files --all", "outside", {"each": True}),
+        ("timetravel apply", "apply", {"paths": [], "dry_run": False, "force": False}),
+        ("timetravel apply /a/b '/c d' --dry-run --force", "apply",
+         {"paths": ["/a/b", "/c d"], "dry_run": True, "force": True}),
+        ("timetravel reset", "reset", {"process": False}),
+        ("timetravel reset --process", "reset", {"process": True}),
     ],
 )  # fmt: skip
 def test_lines_and_what_they_ask(shell, link, line, command, args):
@@ -67,6 +74,11 @@ def test_lines_and_what_they_ask(shell, link, line, command, args):
         "timetravel status now",
         "timetravel config auto",
         "timetravel label",
+        "timetravel files now",
+        "timetravel status --all",
+        "timetravel files --force",
+        "timetravel apply x --process",
+        "timetravel reset --dry-run",
     ],
 )
 def test_what_makes_no_sense_asks_nothing(shell, link, line):
@@ -74,6 +86,54 @@ def test_what_makes_no_sense_asks_nothing(shell, link, line):
     with pytest.raises(UsageError):
         shell.run_line_magic(name, rest)
     assert link.asked == []
+
+
+@pytest.mark.parametrize(
+    ("line", "spec"),
+    [
+        ("{n}", 7),
+        ("$n", 7),
+        ("{ n }", "{ n }"),
+        ("{name}", "before the join"),
+        ("before {n} joins", "before 7 joins"),
+        ("{missing}", "{missing}"),
+        ("'{n}'", "{n}"),
+        ("{thing}", "{thing}"),
+        ("{n}x", "{n}x"),
+    ],
+)
+def test_a_variable_stands_for_its_value_in_restore(shell, link, line, spec):
+    shell.user_ns.update(n=7, name="before the join", thing=object())
+    shell.run_line_magic("restore", line)
+    assert link.asked[-1][1]["checkpoint"] == spec
+    shell.run_line_magic("timeline", "diff {n}")
+    assert link.asked[-1][1]["a"] == 7
+
+
+@pytest.mark.parametrize("line", ["'   '", '"" ', "' '"])
+def test_blanks_are_no_comment(shell, link, line):
+    shell.run_line_magic("checkpoint", line)
+    assert link.asked[-1][1]["comment"] == ""
+
+
+def test_paths_are_made_absolute_where_the_cell_is(shell, link, tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/file").symlink_to("elsewhere")
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "link"))
+    shell.run_line_magic("timetravel", "apply link/file ~/x real")
+    real = str(tmp_path / "real")
+    assert link.asked[-1][1]["paths"] == [f"{real}/file", f"{real}/x", real]
+
+
+@pytest.mark.parametrize("name", ["dryrun", "transaction"])
+def test_cells_that_are_tried_are_the_kernels(shell, link, name, capsys):
+    with pytest.raises(UsageError, match="first line of a cell"):
+        shell.run_cell_magic(name, "", "x = 1")
+    shell.run_cell_magic(name, "-h", "x = 1")
+    assert f"usage: %%{name}" in capsys.readouterr().out
+    assert link.asked == [] and "x" not in shell.user_ns
 
 
 def test_several_are_deleted_one_by_one(shell, link, capsys):
@@ -120,7 +180,8 @@ def completions(shell, line):
     [
         ("%restore ", {"--undo", "--dry-run", "clean"}),
         ("%restore --only ", {"files", "process"}),
-        ("%timetravel ", {"status", "config", "list"}),
+        ("%timetravel ", {"status", "config", "list", "files", "apply", "reset"}),
+        ("%timetravel apply ", {"--dry-run", "--force"}),
         ("%checkpoint ", {"--label"}),
         ("%timeline ", {"diff", "clean"}),
     ],

@@ -21,13 +21,18 @@ from kernel_runtime.engines.overlay.markers import Markers
 from kernel_runtime.engines.overlay.merge import merge
 from kernel_runtime.engines.overlay.stack import Stack
 
-NAMES = ["a", "b", "c\xff", "d"]
+NAMES = ["a", "b", "c\xff"]
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(lambda p: "/" + "/".join(p))
 SHALLOW = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2).map(lambda p: "/" + "/".join(p))
 CONTENT = st.sampled_from(["", "one", "two", "x" * 5000])
 TIMES = st.sampled_from([1_000_000_000_123_456_789, 1_600_000_000_000_000_001])
 ATTRIBUTES = st.sampled_from(
-    ["user.note", "user.overlay.opaque", "user.overlay.whiteout", "user.overlay.overlay.x"]
+    ["user.note"]
+    + [
+        f"{kind}.overlay.{name}"
+        for kind in ("user", "trusted")
+        for name in ("opaque", "whiteout", "overlay.x")
+    ]
 )
 
 
@@ -56,7 +61,10 @@ def operations(*, base: bool = False) -> st.SearchStrategy[list[Any]]:
 
 
 GENERATIONS = st.lists(operations(), min_size=2, max_size=4)
-FIRST = [["mkdir", "/a"], ["mkdir", "/b"], ["mkdir", "/a/b"], ["write", "/a/a", "base"]]
+FIRST = [
+    ["mkdir", "/a"], ["mkdir", "/b"], ["mkdir", "/a/b"], ["write", "/a/a", "base"],
+    ["write", "/b/a", "base"], ["write", "/a/b/a", "one"],
+]  # fmt: skip
 
 
 def view(stack: Stack) -> dict[str, Any]:
@@ -117,7 +125,7 @@ class Run:
 @pytest.mark.parametrize("part", range(3))
 def test_random_programs(world: World, markers: Markers, part: int) -> None:
     @settings(
-        max_examples=int(os.environ.get("TT_EXAMPLES", "25")),
+        max_examples=int(os.environ.get("TT_EXAMPLES", "40")),
         deadline=None,
         suppress_health_check=list(HealthCheck),
         database=None,
@@ -126,14 +134,53 @@ def test_random_programs(world: World, markers: Markers, part: int) -> None:
     def check(base: list[Any], gens: list[Any], rng: random.Random) -> None:
         top = Path(tempfile.mkdtemp(prefix="ttoverlay-"))
         try:
-            check_one(Run(world, top, base, gens), markers, rng)
+            first = rng.randrange(len(gens))
+            last = rng.randrange(first, len(gens))
+            check_one(Run(world, top, base, gens), markers, first, last, rng.randrange(len(gens)))
         finally:
             remove(os.fsencode(top))
 
     check()
 
 
-def check_one(run: Run, markers: Markers, rng: random.Random) -> None:
+SAME_TIME = 1_600_000_000_000_000_001
+
+PROGRAMS: list[list[list[Any]]] = [
+    # deleted, and made again later: what lay below must stay hidden
+    [[["rmtree", "/b"]], [["mkdir", "/b"], ["write", "/b/new", "n"]]],
+    [[["rmtree", "/a/b"]], [["mkdir", "/a/b"]], [["write", "/a/b/new", "n"]]],
+    [[["rmtree", "/b"], ["write", "/b", "a file"]], [["unlink", "/b"], ["mkdir", "/b"]]],
+    # only in layers, and something deleted in it: a whiteout must not show
+    [[["mkdir", "/n"], ["write", "/n/x", "x"], ["write", "/n/y", "y"]], [["unlink", "/n/x"]]],
+    [[["mkdir", "/n"], ["mkdir", "/n/m"]], [["rmtree", "/n/m"]], [["mkdir", "/n/m"]]],
+    # made anew in one go
+    [[["remake", "/a"]], [["mkdir", "/a/b"]]],
+    [[["remake", "/a"], ["write", "/a/x", "x"]], [["unlink", "/a/x"]], [["rmtree", "/a"]]],
+    # the same size and time, other bytes; and the same bytes at another time
+    [
+        [["write", "/x", "one"], ["utime", "/x", SAME_TIME]],
+        [["write", "/x", "two"], ["utime", "/x", SAME_TIME]],
+        [["utime", "/a/a", SAME_TIME]],
+    ],
+    # only metadata of what the base has
+    [[["chmod", "/a", 0o700], ["setxattr", "/b", "user.note", "n"]], [["chmod", "/a", 0o755]]],
+    [[["link", "/a/a", "/b/hard"]], [["append", "/b/hard", "more"]], [["unlink", "/a/a"]]],
+    [[["rename", "/a/a", "/a/z"]], [["rename", "/a/z", "/b/a"]], [["rename", "/b/a", "/a/a"]]],
+]
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_known_programs(world: World, markers: Markers, tmp_path: Path, number: int) -> None:
+    gens = PROGRAMS[number]
+    for first in range(len(gens)):
+        for last in range(first, len(gens)):
+            top = tmp_path / f"{first}-{last}"
+            top.mkdir()
+            check_one(Run(world, top, [], gens), markers, first, last, first)
+
+
+def check_one(run: Run, markers: Markers, first: int, last: int, copied_one: int) -> None:
+    """first, last: the layers that are merged, counted from the newest."""
     count = len(run.layers)
     for generation in range(count + 1):
         assert view(run.at(generation, markers)) == run.views[generation]
@@ -144,11 +191,8 @@ def check_one(run: Run, markers: Markers, rng: random.Random) -> None:
             assert told(found) == expected(run.views[before], run.views[after])
 
     # a few neighbours made one; the stack shows the same, and the kernel agrees
-    first = rng.randrange(count)
-    last = rng.randrange(first, count)
     merged = run.layers[first : last + 1]
     (run.top / "m").mkdir()
-    signatures = [signature(run.files(name)) for name in run.layers]
     merge([run.files(n) for n in merged], run.files("m"), markers, durable=False)
     shorter = [*run.layers[:first], "m", *run.layers[last + 1 :]]
     assert view(run.stack(shorter, markers)) == run.views[-1]
@@ -159,12 +203,13 @@ def check_one(run: Run, markers: Markers, rng: random.Random) -> None:
 
     # a copy of a layer is as good as the layer
     (run.top / "k").mkdir()
-    copied = rng.choice(run.layers)
+    copied = run.layers[copied_one]
+    before_copy = signature(run.files(copied))
     copy_tree(run.files(copied), run.files("k"), markers)
+    assert signature(run.files(copied)) == before_copy
     swapped = ["k" if name == copied else name for name in run.layers]
     assert run.world.seen(run.top, swapped) == run.views[-1]
     assert changes(run.at(count, markers), run.stack(swapped, markers)) == []
-    assert len(signatures) == count
 
     # all of them with nothing below
     os.rename(run.top / "base", run.top / "old")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import unicodedata
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
-from kernel_runtime.timeline.report import diff_text, restore_text
+from kernel_runtime.timeline.report import diff_text, restore_text, trial_text
 from kernel_runtime.timeline.text import columns, one_line, pad, size_text
 
 INT = {"type": "int", "size": None, "shape": None, "value": "7"}
@@ -101,6 +102,96 @@ def test_a_diff_names_both_ends(timeline, add):
     assert "from #1 to now: 8 variables" in diff_text(
         "#1", "now", result(timeline, add, variables=VARIABLES)
     )
+
+
+PACKAGES = [
+    {"manager": "pip", "name": "numpy", "before": "2.4.6", "after": "1.26.4", "where": "/s"},
+    {"manager": "pip", "name": "pandas", "before": None, "after": "2.2", "where": "/s"},
+    {"manager": "pip", "name": "requests", "before": "2.31", "after": None, "where": "/s"},
+]
+ENVIRON = [
+    {"name": "PLACE", "before": "here", "after": None},
+    {"name": "TOKEN", "before": "(not shown)", "after": "(not shown)"},
+]
+
+
+def outside(*paths, kind="created"):
+    return [
+        {"path": path, "root": "/home", "kind": kind, "size_before": None, "size_after": 1}
+        for path in paths
+    ]
+
+
+def test_packages_and_files_outside_are_told(timeline, add):
+    told = restore_text(
+        result(
+            timeline,
+            add,
+            packages=PACKAGES,
+            environment=[
+                *outside(*(f"u/s/numpy/{n}.py" for n in range(1995))),
+                *outside("u/s/numpy/__pycache__/a.pyc", "u/.cache/pip/x"),
+                *outside("u/run.csv", kind="deleted"),
+            ],
+            environment_complete=False,
+            environ=ENVIRON,
+        )
+    )
+    assert told.splitlines() == [
+        'restored #1 "before the join": 3 packages, 1,996 or more files outside of the workspace, '
+        "2 cache files, 2 environment variables (18.2 ms)",
+        "  packages numpy 2.4.6 → 1.26.4, + pandas 2.2, - requests 2.31",
+        "  outside of the workspace + /home/u/s/numpy/0.py, /home/u/s/numpy/1.py, "
+        "/home/u/s/numpy/10.py, /home/u/s/numpy/100.py and 1,991 more; - /home/u/run.csv",
+        "  environment variables as before: PLACE, TOKEN",
+        "%restore --undo goes back to where you were (#2).",
+    ]
+
+
+def test_what_no_package_brought_is_named_first(timeline, add):
+    packages = [{**PACKAGES[1], "where": "/home/a/site-packages"}]
+    files = outside("a/site-packages/x.py", "a/site-packages/y.py", "b/result.csv")
+    told = restore_text(result(timeline, add, packages=packages, environment=files))
+    assert "  outside of the workspace + /home/b/result.csv, /home/a/site-packages/x.py" in told
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"packages": PACKAGES[:1]},
+        {"environment": outside("u/a")},
+        {"environment": outside("u/.cache/a")},
+        {"environ": ENVIRON[:1]},
+        {"environment_differs": True},
+    ],
+)
+def test_nothing_differed_only_where_nothing_did(timeline, add, changes):
+    assert "nothing differed" not in restore_text(result(timeline, add, **changes))
+    told = restore_text(result(timeline, add, dry_run=True, safety=None, **changes))
+    assert "would change nothing" not in told
+    assert "no difference" not in diff_text("#1", "#2", result(timeline, add, **changes))
+
+
+def test_a_difference_names_environment_variables(timeline, add):
+    told = diff_text("#1", "now", result(timeline, add, environ=ENVIRON))
+    assert told.splitlines() == [
+        "from #1 to now: 2 environment variables",
+        "  ~ $PLACE  here → not set",
+        "  ~ $TOKEN  changed (not shown)",
+    ]
+
+
+def test_what_was_taken_back_is_told_as_it_was_done(timeline, add):
+    told = trial_text(
+        "%%dryrun: the cell changed",
+        result(timeline, add, variables=VARIABLES, files=FILES, packages=PACKAGES[:2]),
+    )
+    lines = told.splitlines()
+    assert lines[0] == "%%dryrun: the cell changed 8 variables, 2 files, 2 packages:"
+    assert "  - v0  int 7" in lines and "  + oops  int 7" in lines
+    assert "  - data/a.csv  9 B" in lines and "  ~ b\\xff  2.0 kB → 1 B" in lines
+    assert "  packages numpy 1.26.4 → 2.4.6, - pandas 2.2" in lines
+    assert lines[-1] == "All of it was taken back (18.2 ms); %restore --undo brings it again."
 
 
 def test_hostile_names_cannot_move_the_cursor(timeline, add):

@@ -26,6 +26,9 @@ from kernel_runtime.store.reflinks import sync_filesystem
 
 Action = Literal["created", "replaced", "deleted", "attributes"]
 
+HOST_CHANGED: Final = "was changed on the host since"
+"""How the reason ends for which force is asked."""
+
 _DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOUNTINFO: Final = "/proc/self/mountinfo"
 
@@ -45,6 +48,7 @@ def copy_out(
     *,
     since_ns: int | None = None,
     force: bool = False,
+    dry_run: bool = False,
 ) -> list[Done]:
     """Make paths of the host's directory what they are in a view; return what was done.
 
@@ -55,11 +59,13 @@ def copy_out(
 
     since_ns: when the view and the host parted, in nanoseconds since the epoch. What was changed
     on the host after that is not overwritten or deleted unless force says so; None: not looked at.
+    dry_run: all is checked, and what would be done is returned.
     Raises ApplyRefused before anything is changed, ApplyFailed half way.
     """
     run = _Run(stack, os.fsencode(os.path.realpath(host_root)), None if force else since_ns)
     try:
-        return run.apply(run.planned(sorted(set(paths))))
+        steps = run.planned(sorted(set(paths)))
+        return run.foreseen(steps) if dry_run else run.apply(steps)
     finally:
         run.close()
 
@@ -157,7 +163,7 @@ class _Run:
         for at, found in _all_of(real, host):
             if max(found.st_mtime_ns, found.st_ctime_ns) > self.since_ns:
                 inside = os.fsdecode(at[len(real) :])
-                raise _Problem(f"{inside or 'it'} was changed on the host since")
+                raise _Problem(f"{inside or 'it'} {HOST_CHANGED}")
 
     def _is_same(self, path: bytes, host: os.stat_result, wanted: Found | None) -> bool:
         if wanted is None:
@@ -177,6 +183,21 @@ class _Run:
         return ours.st_rdev == host.st_rdev
 
     # -- doing -------------------------------------------------------------------------------
+
+    @staticmethod
+    def foreseen(steps: list[_Step]) -> list[Done]:
+        """What apply() would do."""
+        found: list[Done] = []
+        for step in steps:
+            action: Action = "replaced"
+            if step.wanted is None:
+                action = "deleted"
+            elif step.host is None:
+                action = "created"
+            elif step.wanted.is_directory and stat.S_ISDIR(step.host.st_mode):
+                action = "attributes"
+            found.append(Done(step.path, action, ""))
+        return found
 
     def apply(self, steps: list[_Step]) -> list[Done]:
         for step in steps:

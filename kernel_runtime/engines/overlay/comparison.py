@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from kernel_runtime.engines.overlay.changes import changes
+from kernel_runtime.engines.overlay.changes import COMPARED_BYTES, changes
 from kernel_runtime.engines.overlay.packages import package_changes
 from kernel_runtime.engines.workspace.names import printable
 
@@ -22,8 +22,12 @@ def compare(
     before: Mapping[str, Sequence[str]],
     after: Mapping[str, Sequence[str]],
     list_files: bool = True,
+    compared_bytes: int = COMPARED_BYTES,
 ) -> dict[str, Any]:
-    """Return files, packages and whether the files are all there are. Reads the disk."""
+    """Return files, packages and whether the files are all there are. Reads the disk.
+
+    compared_bytes: content that is read at most to tell files of one size apart.
+    """
     roots = [
         root
         for root in {*before, *after}
@@ -37,7 +41,7 @@ def compare(
             views = engine.views(stacks)
             sides.append({r: open_views.enter_context(views[r]) for r in roots if r in views})
         for root in sorted(sides[0]) if list_files else ():
-            found = changes(sides[0][root], sides[1][root], most=FILES_MOST)
+            found = changes(sides[0][root], sides[1][root], FILES_MOST - len(files), compared_bytes)
             complete = complete and found.complete
             files += [
                 {

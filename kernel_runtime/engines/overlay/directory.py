@@ -5,6 +5,7 @@
         layers/<id>/files          an upper directory, or a frozen one
         layers/<id>/work           overlayfs's own, while it is the upper
         layers/<id>/index.json     what it holds (packages.py)
+        reserve                    room that is given up when the disk is full
         root/                      the sandbox's / where the user is root (rootdir.py)
 
 A layer that is frozen is never written again. The state file is replaced as a whole: whatever
@@ -14,18 +15,25 @@ moment a machine stops at, it names one whole state.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-import shutil
-import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from kernel_runtime.engines.overlay import faults
+from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.errors import EnvironmentRefused
 from kernel_runtime.store.paths import private_directory
 
 VERSION = 1
+
+RESERVE = 4 << 20
+_PIECE = 1 << 20
+"""Bytes: what a capture and a restore need at most, for the directories of new uppers."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -48,6 +56,11 @@ class State:
     since_ns: int = 0
     """When the host's files were last known to be as the layers expect them."""
 
+    def names(self) -> set[str]:
+        """The layers that are mounted."""
+        stacked = {layer for stack in self.stacks.values() for layer in stack}
+        return {*stacked, *self.uppers.values(), self.root_layer} - {""}
+
 
 class EnvironmentDirectory:
     """One of them; several processes may read it, one writes."""
@@ -61,35 +74,83 @@ class EnvironmentDirectory:
         private_directory(self.path.parent)
         private_directory(self.path)
         private_directory(self.layers)
+        self.keep_room()
+
+    def keep_room(self) -> None:
+        """Hold a little of the disk back, so that one can go back when it is full."""
+        with contextlib.suppress(OSError):
+            if self._free() > 4 * RESERVE and self._held_back() < RESERVE:
+                with open(self.path / "reserve", "ab") as f:
+                    os.posix_fallocate(f.fileno(), 0, RESERVE)
+
+    def make_room(self) -> None:
+        """Give up a piece of what is held back, if the disk is full."""
+        with contextlib.suppress(OSError):
+            if self._free() < _PIECE:
+                os.truncate(self.path / "reserve", max(0, self._held_back() - _PIECE))
+
+    def _free(self) -> int:
+        found = os.statvfs(self.layers)
+        return found.f_bavail * found.f_frsize
+
+    def _held_back(self) -> int:
+        try:
+            return os.stat(self.path / "reserve").st_size
+        except FileNotFoundError:
+            return 0
 
     def read(self) -> State:
         """The state; a new one if there is none. Raises EnvironmentRefused if it is unreadable."""
         try:
             data = json.loads((self.path / "state.json").read_text())
+            if not isinstance(data, dict):
+                raise ValueError("it is not a state")
         except FileNotFoundError:
             return State()
         except (OSError, ValueError) as error:
-            raise EnvironmentRefused(
-                f"{self.path / 'state.json'} cannot be read ({error}). Nothing was changed; "
-                "`jupyter timetravel prune --session` removes this session's environment."
-            ) from error
+            raise self._unreadable(error) from error
         if data.get("version") != VERSION:
             raise EnvironmentRefused(
                 f"{self.path} was written by another version of jupyter_timetravel. It was left "
                 "alone; use that version, or choose another store."
             )
         known = set(State.__dataclass_fields__)
-        return State(**{k: v for k, v in data.items() if k in known})
+        state = State(**{k: v for k, v in data.items() if k in known})
+        if not _is_sound(state):
+            raise self._unreadable("it is damaged")
+        return state
+
+    def _unreadable(self, why: object) -> EnvironmentRefused:
+        return EnvironmentRefused(
+            f"{self.path / 'state.json'} cannot be read ({why}). Nothing was changed; "
+            "`jupyter timetravel prune --session` removes this session's environment."
+        )
 
     def write(self, state: State, *, durable: bool = False) -> None:
         """Replace the state. durable: not before all that was written is on the disk."""
+        try:
+            self._write(state, durable)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self.make_room()
+            self._write(state, durable)
+
+    def _write(self, state: State, durable: bool) -> None:
         temporary = self.path / "state.json.new"
         with open(temporary, "w") as f:
             json.dump(asdict(state), f)
             if durable:
                 f.flush()
                 os.fsync(f.fileno())
+        faults.point("state half written")
         os.replace(temporary, self.path / "state.json")
+        if durable:
+            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     def files(self, layer: str) -> Path:
         """The content of a layer."""
@@ -125,20 +186,26 @@ class EnvironmentDirectory:
             remove_tree(self.path)
 
 
-def remove_tree(path: Path) -> None:
-    """rmtree that opens directories that their owner has closed (chmod 0)."""
+def _is_sound(state: State) -> bool:
+    def names(value: object) -> bool:
+        return isinstance(value, list) and all(_is_name(one) for one in value)
 
-    def open_up(directory: str) -> None:
-        with contextlib.suppress(OSError):
-            mode = os.lstat(directory).st_mode
-            if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
-                os.chmod(directory, 0o700)
+    return (
+        isinstance(state.stacks, dict)
+        and all(map(names, state.stacks.values()))
+        and isinstance(state.uppers, dict)
+        and all(map(_is_name, state.uppers.values()))
+        and isinstance(state.merged, dict)
+        and all(map(names, state.merged.values()))
+        and names(state.synced)
+        and (state.root_layer == "" or _is_name(state.root_layer))
+        and isinstance(state.since_ns, int)
+    )
 
-    open_up(str(path))
-    for parent, names, _ in os.walk(path, onerror=None):
-        for name in names:
-            open_up(f"{parent}/{name}")
-    shutil.rmtree(path)
+
+def _is_name(value: object) -> bool:
+    """Whether it is a name of a layer: no path, and nothing that mount(2) would take apart."""
+    return isinstance(value, str) and value.isalnum() and value.isascii()
 
 
 def boot_id() -> str:

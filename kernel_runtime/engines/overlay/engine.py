@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from kernel_runtime.engines.overlay.directory import EnvironmentDirectory, State, boot_id
+from kernel_runtime.engines.overlay import faults, rootdir
+from kernel_runtime.engines.overlay.directory import FULL, EnvironmentDirectory, State, boot_id
 from kernel_runtime.engines.overlay.markers import TRUSTED, USER
 from kernel_runtime.engines.overlay.plan import Plan
 from kernel_runtime.engines.overlay.runs import replace_run, runs_together
@@ -78,6 +79,8 @@ class OverlayEngine:
         self.state = State()
         self.markers = USER if plan.userxattr else TRUSTED
         self._unsynced: list[str] = []
+        self._on_disk: set[str] = set()
+        """Layers that the state file names. It may be older than the state, on a full disk."""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -89,6 +92,7 @@ class OverlayEngine:
         """
         self.directory.make()
         state = self.directory.read()
+        self._on_disk = state.names()
         told = dict(self.plan.not_covered)
         self._take_up(state, told)
         answer = await self._init.request(
@@ -102,8 +106,23 @@ class OverlayEngine:
         state.boot, state.running = boot_id(), True
         state.since_ns = state.since_ns or time.time_ns()
         self.state = state
-        self.directory.write(state)
+        # what was the upper at the end is named by checkpoints from now on
+        layers = [*dict.fromkeys(layer for stack in state.stacks.values() for layer in stack)]
+        layers += [state.root_layer] if state.root_layer else []
+        self._unsynced = [layer for layer in layers if layer not in state.synced]
+        self._write()
         return told
+
+    def _write(self) -> None:
+        """Note what is mounted. On a full disk what was noted before stays true, and is kept."""
+        try:
+            self.directory.write(self.state)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+        else:
+            self._on_disk = self.state.names()
+        faults.point("state written")
 
     def _take_up(self, state: State, told: dict[str, str]) -> None:
         """Make what was the upper at the end of the last run a layer."""
@@ -141,10 +160,10 @@ class OverlayEngine:
         for root, upper in list(state.uppers.items()):
             if self.directory.is_empty(upper):
                 del state.uppers[root]
-        await asyncio.to_thread(self._collect, set(referenced))
+        await self.collect(referenced)
         with contextlib.suppress(OSError):
             await asyncio.to_thread(self._sync_all)
-            state.synced = sorted({*state.synced, *self._unsynced})
+            state.synced = sorted({*state.synced, *self._unsynced, *state.uppers.values()})
             state.running = False
             state.since_ns = time.time_ns()
             self.directory.write(state, durable=True)
@@ -158,18 +177,31 @@ class OverlayEngine:
 
     # -- capturing --------------------------------------------------------------------------
 
-    async def capture(self, executor: int, keep: Iterable[int], hold: int | None) -> Captured:
+    async def capture(
+        self, executor: int, keep: Iterable[int], hold: int | None, *, must: bool = False
+    ) -> Captured:
         """Capture now, or, with hold, when the executor at its other end has stopped.
 
-        keep: pids of frozen processes, which hold nothing. Raises SandboxError; then nothing was
-        captured and the session runs on.
+        keep: pids of frozen processes, which hold nothing. must: also on a full disk. Raises
+        SandboxError; then nothing was captured and the session runs on.
         """
+        if must:
+            self.directory.make_room()
         answer = await self._init.request(
-            "capture", [] if hold is None else [hold], executor=executor, keep=list(keep)
+            "capture",
+            [] if hold is None else [hold],
+            executor=executor,
+            keep=list(keep),
+            root_layer=self.state.root_layer,
         )
         captured = Captured({}, "", took_ms=answer.get("took_ms", 0.0))
+        faults.point("captured")
         state = self.state
+        failed = ""
         for root, one in answer["switched"].items():
+            if one["error"]:
+                failed = f"{root}: {one['error']}"
+                continue
             captured.fresh.append(one["layer"])
             stack = [one["layer"], *state.stacks.get(root, [])]
             captured.stacks[root] = stack
@@ -186,7 +218,9 @@ class OverlayEngine:
                 captured.stacks.setdefault(root, list(stack))
         self._unsynced += captured.fresh
         if captured.fresh:
-            self.directory.write(state)
+            self._write()
+        if failed:
+            raise SandboxError(failed)
         return captured
 
     @staticmethod
@@ -203,10 +237,14 @@ class OverlayEngine:
     async def sync(self) -> None:
         """Wait until all layers are on the disk; only then may the database name them."""
         if self._unsynced:
-            waiting, self._unsynced = self._unsynced, []
+            waiting = list(self._unsynced)
             await asyncio.to_thread(self._sync_all)
+            faults.point("synced")
             self.state.synced += waiting
-            self.directory.write(self.state)
+            self.directory.write(self.state, durable=True)
+            self._on_disk = self.state.names()
+            self._unsynced = [layer for layer in self._unsynced if layer not in waiting]
+            self.directory.keep_room()
 
     # -- restoring --------------------------------------------------------------------------
 
@@ -240,6 +278,7 @@ class OverlayEngine:
         stopped meanwhile and opens its files again. Raises SandboxError; then all is as it was.
         """
         wanted = self._whole(stacks)
+        self.directory.make_room()
         answer = await self._init.request(
             "restore",
             [] if hold is None else [hold],
@@ -247,13 +286,13 @@ class OverlayEngine:
             keep=list(keep),
             stacks=wanted,
             root_layer=root_layer,
-            root_before=self.state.root_layer,
         )
+        faults.point("restored")
         changed: bool = answer["uppers"] != self.state.uppers
         self.state.stacks = {root: stack for root, stack in wanted.items() if stack}
         self.state.uppers = answer["uppers"]
         self.state.root_layer = root_layer
-        self.directory.write(self.state)
+        self._write()
         return changed
 
     def _merged(self, stack: Sequence[str]) -> list[str]:
@@ -272,8 +311,10 @@ class OverlayEngine:
 
     def is_at(self, stacks: Mapping[str, Sequence[str]], root_layer: str) -> bool:
         """Whether this is what is mounted, and nothing was written since."""
-        return not self.differs(stacks, root_layer) and all(
-            self.directory.is_empty(upper) for upper in self.state.uppers.values()
+        return (
+            not self.differs(stacks, root_layer)
+            and all(self.directory.is_empty(upper) for upper in self.state.uppers.values())
+            and not rootdir.is_changed(str(self.directory.path))
         )
 
     async def refresh(self, path: str) -> bool:
@@ -283,7 +324,7 @@ class OverlayEngine:
             return True
         answer = await self._init.request("refresh", root=root.path)
         self.state.uppers = answer["uppers"]
-        self.directory.write(self.state)
+        self._write()
         return bool(answer["done"])
 
     # -- looking ----------------------------------------------------------------------------
@@ -330,7 +371,8 @@ class OverlayEngine:
         self.state.merged[new] = list(run)
         self.state.stacks[root] = replace_run(self.state.stacks.get(root, []), run, new)
         self._unsynced.append(new)
-        self.directory.write(self.state)
+        self._write()
+        faults.point("merged")
         return new
 
     def rewritten(self, stacks: Mapping[str, Sequence[str]]) -> Stacks:
@@ -339,18 +381,12 @@ class OverlayEngine:
 
     async def collect(self, referenced: Iterable[str]) -> None:
         """Delete the layers that no checkpoint and no mount refers to."""
-        await asyncio.to_thread(self._collect, set(referenced))
-
-    def _collect(self, wanted: set[str]) -> None:
         state = self.state
-        for stack in state.stacks.values():
-            wanted.update(stack)
-        wanted.update(state.uppers.values())
-        wanted.add(state.root_layer)
+        wanted = {*referenced, *state.names(), *self._on_disk}
         gone = [
             id for id in self.directory.all_layers() if id not in wanted and not id.endswith(ASIDE)
         ]
-        self.directory.remove_layers(gone)
+        await asyncio.to_thread(self.directory.remove_layers, gone)
         state.merged = {new: old for new, old in state.merged.items() if new in wanted}
         state.synced = [id for id in state.synced if id in wanted]
 

@@ -18,13 +18,29 @@ from dataclasses import dataclass, field
 _STOP_S = 0.05
 """Seconds in which a stopped process shows as such; one that waits for a disk may take longer."""
 
+_DELETED = b" (deleted)"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A regular file that some process may write to.
+
+    mount: the id of the mount that it was opened in; 0 if that is not known (a mapping). path: as
+    it is called there, relative to the root; in an older mount it does not follow renames.
+    deleted: that name is gone, the file has others. identity: device and inode as seen there.
+    """
+
+    mount: int
+    path: bytes
+    deleted: bool = False
+    identity: tuple[int, int] = (0, 0)
+
 
 @dataclass
 class Held:
     """What is held below one root."""
 
-    written: set[bytes] = field(default_factory=set)
-    """Paths, relative to the root, of regular files that some process may write to."""
+    written: set[Written] = field(default_factory=set)
     inside: list[str] = field(default_factory=list)
     """Processes other than the executor with a directory open: they create files beside it."""
 
@@ -63,25 +79,32 @@ def _state(pid: int) -> str:
 
 
 def look(
-    mounts: dict[str, set[int]], others: Sequence[int], executor: int | None
+    mounts: dict[str, list[int]], others: Sequence[int], executor: int | None
 ) -> dict[str, Held]:
-    """Look at processes; mounts: for each root the ids of its mounts, the present one included.
+    """Look at processes; mounts: for each root the ids of its mounts, the present one last.
 
-    The executor's directories do not count: it opens them again.
+    The executor's directories do not count: it opens them again. Nor do directories in older
+    mounts: what is made there is in no stack.
     """
     found = {root: Held() for root in mounts}
     if not found:
         return found
+    namespace = os.readlink("/proc/self/ns/mnt")
     for pid in [*others, *([executor] if executor else [])]:
         is_executor = pid == executor
         with contextlib.suppress(OSError):  # it ended meanwhile
+            if os.readlink(f"/proc/{pid}/ns/mnt") != namespace:
+                for held in found.values():  # it has mounts of its own, whose ids say nothing
+                    held.inside.append(_name(pid))
+                continue
             for number in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     _descriptor(found, mounts, pid, number, is_executor)
             for root, path in _written_mappings(pid, mounts):
-                found[root].written.add(path)
+                found[root].written.add(Written(0, path))
             if not is_executor:
-                _directory(found, mounts, pid, f"/proc/{pid}/cwd")
+                for link in ("cwd", "root"):
+                    _directory(found, mounts, pid, f"/proc/{pid}/{link}")
     return found
 
 
@@ -101,24 +124,24 @@ def _relative(path: bytes, root: str) -> bytes:
 
 
 def _descriptor(
-    found: dict[str, Held], mounts: dict[str, set[int]], pid: int, number: str, is_executor: bool
+    found: dict[str, Held], mounts: dict[str, list[int]], pid: int, number: str, is_executor: bool
 ) -> None:
     link = f"/proc/{pid}/fd/{number}"
     path = os.fsencode(os.readlink(link))
-    if not path.startswith(b"/") or path.endswith(b" (deleted)"):
-        return
     root = _root_of(path, mounts)
     if root is None:
         return
     flags, mount = _fdinfo(pid, number)
     if mount not in mounts[root]:
         return  # the workspace, or another mount within
-    mode = os.stat(link).st_mode
-    if stat.S_ISDIR(mode):
-        if not is_executor:
+    st = os.stat(link)
+    if stat.S_ISDIR(st.st_mode):
+        if not is_executor and mount == mounts[root][-1]:
             found[root].inside.append(_name(pid))
-    elif stat.S_ISREG(mode) and flags & os.O_ACCMODE != os.O_RDONLY:
-        found[root].written.add(_relative(path, root))
+    elif stat.S_ISREG(st.st_mode) and flags & os.O_ACCMODE != os.O_RDONLY and st.st_nlink:
+        deleted = path.endswith(_DELETED)
+        identity = (st.st_dev, st.st_ino)
+        found[root].written.add(Written(mount, _relative(path, root), deleted, identity))
 
 
 def _fdinfo(pid: int, number: str) -> tuple[int, int]:
@@ -132,10 +155,10 @@ def _fdinfo(pid: int, number: str) -> tuple[int, int]:
     return flags, mount
 
 
-def _directory(found: dict[str, Held], mounts: dict[str, set[int]], pid: int, link: str) -> None:
+def _directory(found: dict[str, Held], mounts: dict[str, list[int]], pid: int, link: str) -> None:
     with contextlib.suppress(OSError):
         root = _root_of(os.fsencode(os.readlink(link)), mounts)
-        if root is not None and mount_id(link) in mounts[root]:
+        if root is not None and mount_id(link) == mounts[root][-1]:
             found[root].inside.append(_name(pid))
 
 
@@ -149,7 +172,7 @@ def _written_mappings(pid: int, mounts: Iterable[str]) -> Iterator[tuple[str, by
         if len(fields) == 6 and fields[1][1:2] == b"w" and fields[1][3:4] == b"s":
             path = fields[5]
             root = _root_of(path, mounts)
-            if root is not None and not path.endswith(b" (deleted)"):
+            if root is not None:
                 yield root, _relative(path, root)
 
 

@@ -44,7 +44,10 @@ def host_changes(
     end = time.monotonic() + _SECONDS
     after = since_ns + _SLACK_NS
     found: list[str] = []
+    home = os.path.expanduser("~")
     for path in [*_books(prefixes), *_touched_directories(views, end)]:
+        if path == home:
+            continue  # every program of the user's writes there
         if len(found) >= MOST or time.monotonic() > end:
             break
         for one in _changed_in(path, after):

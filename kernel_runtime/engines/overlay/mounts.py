@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kernel_runtime import linux
-from kernel_runtime.engines.overlay import held
-from kernel_runtime.engines.overlay.copying import copy_file, copy_tree
+from kernel_runtime.engines.overlay import faults, held
+from kernel_runtime.engines.overlay.copying import copy_tree
+from kernel_runtime.engines.overlay.entries import remove
+from kernel_runtime.engines.overlay.handing import Handing, copy_attributes, find_live
 from kernel_runtime.engines.overlay.markers import TRUSTED, USER, Markers
 
 _PARKING = "/dev/shm"
@@ -47,6 +48,8 @@ class Root:
     upper: str = ""
     generations: int = 0  # mounts of ours on top of each other, which could be taken away
     pinned: list[int] = field(default_factory=list)  # ids of those that are still there
+    live: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    """Files that were being written at a capture: mount and name there, and the inode itself."""
     born: tuple[object, ...] = ()
     children: list[Child] = field(default_factory=list)
 
@@ -61,6 +64,8 @@ class Switched:
     """Files that some process holds open for writing, which were copied into the layer."""
     held_by: list[str] = field(default_factory=list)
     """Processes that are inside: because of them all was copied."""
+    error: str = ""
+    """Why this root was not captured; then it is as it was."""
 
 
 def new_layer_id() -> str:
@@ -86,7 +91,7 @@ class Mounts:
 
     def add(self, root: Root) -> None:
         """Mount a root for the first time. Raises OSError; then it is as on the host."""
-        newest = self._files(root.stack[0]) if root.stack else root.path
+        newest = self._files(root.stack[0]) if root.stack else f"/proc/self/fd/{root.base[0]}"
         upper = self._new_upper(newest, read_only=not root.stack and not root.writable)
         try:
             self._overlay(root, root.stack, upper)
@@ -138,62 +143,45 @@ class Mounts:
 
         others: pids that cannot be asked to open their files again; executor: the one that will.
         """
-        held_of = held.look({r.path: set(r.pinned) for r in roots}, others, executor)
-        return {root.path: self._capture(root, held_of[root.path]) for root in roots}
+        held_of = held.look({r.path: r.pinned for r in roots}, others, executor)
+        found = {}
+        for root in roots:
+            try:
+                found[root.path] = self._capture(root, held_of[root.path])
+            except OSError as error:  # those before it are captured all the same
+                found[root.path] = Switched("", root.upper, error=str(error))
+        return found
 
     def _capture(self, root: Root, kept: held.Held) -> Switched:
         frozen = root.upper
         if kept.inside:
             # a relative path leads such a process into the layer: it must stay the upper
-            layer = new_layer_id()
-            os.mkdir(f"{self._directory}/{layer}", 0o700)
-            copy_tree(
-                os.fsencode(self._files(frozen)), os.fsencode(self._files(layer)), self.markers
-            )
-            return Switched(layer, frozen, held_by=kept.inside)
+            return Switched(self._copied(frozen), frozen, held_by=kept.inside)
         upper = self._new_upper(self._files(frozen))
+        handing = Handing(self._files(frozen), f"{self._directory}/{upper}", self.markers)
+        live = find_live(root, kept.written, handing.frozen)
         try:
-            copied = [
-                os.fsdecode(path)
-                for path in sorted(kept.written)
-                if self._hand_over(os.fsencode(self._files(frozen)), upper, path)
-            ]
+            handing.over(live.names.values())
+            faults.point("init: handed over")
             self._overlay(root, [frozen, *root.stack], upper)
+            faults.point("init: switched")
         except OSError:
+            handing.back()
             self._discard(upper)
             raise
         root.stack.insert(0, frozen)
-        return Switched(frozen, upper, copied)
+        root.live.update(live.known)
+        return Switched(frozen, upper, [os.fsdecode(path) for path in handing.moved])
 
-    def _hand_over(self, frozen: bytes, upper: str, path: bytes) -> bool:
-        """A file that is being written stays the live one; the layer keeps a copy of it.
-
-        The inode moves on into the new upper, so that whoever holds it writes what everybody sees.
-        """
-        source = frozen + b"/" + path
+    def _copied(self, layer: str) -> str:
+        id = new_layer_id()
         try:
-            if not stat.S_ISREG(os.lstat(source).st_mode):
-                return False
-        except FileNotFoundError:
-            return False  # not in this layer: it was opened for writing and deleted since
-        target = os.fsencode(self._files(upper))
-        place = frozen
-        for name in path.split(b"/")[:-1]:
-            place, target = place + b"/" + name, target + b"/" + name
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(target)
-                copy_attributes(place, target, self.markers)
-        os.link(source, frozen + b"/" + path + b".tt-live", follow_symlinks=False)
-        try:
-            copy_file(source, source + b".tt-copy", self.markers)
-            os.rename(source + b".tt-live", target + b"/" + path.rsplit(b"/", 1)[-1])
-            os.rename(source + b".tt-copy", source)
+            os.mkdir(f"{self._directory}/{id}", 0o700)
+            copy_tree(os.fsencode(self._files(layer)), os.fsencode(self._files(id)), self.markers)
         except OSError:
-            for rest in (b".tt-live", b".tt-copy"):
-                with contextlib.suppress(OSError):
-                    os.unlink(source + rest)
+            self._discard(id)
             raise
-        return True
+        return id
 
     def restore(self, stacks: Mapping[str, Sequence[str]]) -> dict[str, str]:
         """Give roots other stacks. No process but frozen ones may live; return the new uppers.
@@ -217,6 +205,7 @@ class Mounts:
                     raise
                 root.stack = list(stack)
                 done.append(before)
+                faults.point("init: restored one")
         except OSError:
             for root, upper, stack in reversed(done):
                 self._uncover(root)
@@ -266,9 +255,15 @@ class Mounts:
                 os.close(copy)
             return False
         self._closing.append(copy)
-        root.generations -= 1
-        del root.pinned[which]
+        self._forget(root, which)
         return True
+
+    @staticmethod
+    def _forget(root: Root, which: int) -> None:
+        """A mount is gone; its id may be given to another."""
+        root.generations -= 1
+        id = root.pinned.pop(which)
+        root.live = {key: inode for key, inode in root.live.items() if key[0] != id}
 
     def relax(self) -> None:
         """Off everybody's path: let go of filesystems that are no longer mounted."""
@@ -284,17 +279,20 @@ class Mounts:
     def _new_upper(self, like: str, *, read_only: bool = False) -> str:
         """Make the directories of an empty layer; its root bears the attributes of another."""
         id = new_layer_id()
-        os.mkdir(f"{self._directory}/{id}", 0o700)
-        os.mkdir(f"{self._directory}/{id}/work", 0o700)
-        os.mkdir(self._files(id), 0o700)
-        source, target = os.fsencode(like), os.fsencode(self._files(id))
-        copy_attributes(source, target, self.markers, read_only=read_only)
+        try:
+            os.mkdir(f"{self._directory}/{id}", 0o700)
+            os.mkdir(f"{self._directory}/{id}/work", 0o700)
+            os.mkdir(self._files(id), 0o700)
+            source, target = os.fsencode(like), os.fsencode(self._files(id))
+            copy_attributes(source, target, self.markers, read_only=read_only)
+        except OSError:
+            self._discard(id)
+            raise
         return id
 
     def _discard(self, layer: str) -> None:
-        for name in ("/work/work", "/work", "/files", ""):
-            with contextlib.suppress(OSError):
-                os.rmdir(f"{self._directory}/{layer}{name}")
+        with contextlib.suppress(OSError):
+            remove(os.fsencode(f"{self._directory}/{layer}"))
 
     def _overlay(self, root: Root, stack: Sequence[str], upper: str) -> None:
         """Mount over whatever is at the root, and take along what must stay on top of it."""
@@ -341,8 +339,7 @@ class Mounts:
         for child in root.children:
             self._attach(root, child)
         linux.umount(_PARKING, linux.MNT_DETACH)
-        root.generations -= 1
-        root.pinned.pop()
+        self._forget(root, -1)
 
 
 def _attributes(path: str, markers: Markers) -> tuple[object, ...]:
@@ -352,26 +349,6 @@ def _attributes(path: str, markers: Markers) -> tuple[object, ...]:
     with contextlib.suppress(OSError):
         attributes = tuple(sorted(markers.visible_attributes(os.fsencode(path)).items()))
     return (st.st_mode, st.st_uid, st.st_gid, st.st_mtime_ns, attributes)
-
-
-def copy_attributes(
-    source: bytes, target: bytes, markers: Markers = USER, *, read_only: bool = False
-) -> None:
-    """Mode, owner, attributes and times of a directory, as far as this user may set them.
-
-    read_only: it is another user's on the host, and must not become writable by being ours.
-    """
-    st = os.stat(source)
-    mode = stat.S_IMODE(st.st_mode)
-    with contextlib.suppress(OSError):
-        os.chown(target, st.st_uid, st.st_gid)
-    owned = os.stat(target).st_uid == st.st_uid
-    os.chmod(target, mode & ~0o222 if read_only and not owned else mode)
-    with contextlib.suppress(OSError):
-        for name, value in markers.raw_attributes(source).items():
-            with contextlib.suppress(OSError):
-                os.setxattr(target, name, value)
-    os.utime(target, ns=(st.st_atime_ns, st.st_mtime_ns))
 
 
 def describe(switched: Mapping[str, Switched]) -> dict[str, Any]:

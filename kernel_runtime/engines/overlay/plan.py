@@ -32,6 +32,12 @@ _PSEUDO: Final = frozenset(
 )  # fmt: skip
 
 
+_FOREIGN: Final = (
+    "its owner or group does not exist in your user namespace, so nothing in it could be changed; "
+    "`chgrp -R` to your own group where it is yours"
+)
+
+
 @dataclass(frozen=True)
 class MountPoint:
     """One line of /proc/self/mountinfo (proc(5))."""
@@ -59,6 +65,8 @@ class Host:
     writable: Callable[[str], bool]
     is_root: bool
     own_user_namespace: bool
+    foreign: Sequence[str] = ()
+    """Directories that the user may write to and whose owner or group does not exist inside."""
 
 
 @dataclass
@@ -126,6 +134,10 @@ def make_plan(
     plan = Plan(pivot=host.is_root, userxattr=host.own_user_namespace)
     through = [*HOST_PATHS, *host_paths]
     own = {*through, *workspace}
+    for path in host.foreign if host.own_user_namespace else ():
+        if not any(_within(path, one) for one in own):
+            plan.not_covered[path] = _FOREIGN
+            own.add(path)
     for name in host.children("/"):
         _cover(plan, host, f"/{name}", own)
     plan.passes = sorted(
@@ -209,7 +221,39 @@ def this_host(*, own_user_namespace: bool) -> Host:
         writable=lambda path: os.access(path, os.W_OK),
         is_root=os.geteuid() == 0,
         own_user_namespace=own_user_namespace,
+        foreign=_foreign() if own_user_namespace else (),
     )
+
+
+_FOREIGN_DEPTH: Final = 3
+_FOREIGN_ENTRIES: Final = 5000
+_SYSTEM: Final = frozenset({"/usr", "/etc", "/boot", "/proc", "/sys", "/dev", "/run", "/tmp"})
+
+
+def _foreign() -> list[str]:
+    """Look for directories that this user may write to but that belong to others: /var/tmp, shared
+    folders of a group. Only near the top: a look at everything would take seconds."""
+    uid, gid = os.geteuid(), os.getegid()
+    found = []
+    todo = [("/", 0)]
+    seen = 0
+    while todo and seen < _FOREIGN_ENTRIES:
+        parent, depth = todo.pop(0)
+        try:
+            with os.scandir(parent) as entries:
+                for entry in entries:
+                    seen += 1
+                    if not entry.is_dir(follow_symlinks=False) or entry.path in _SYSTEM:
+                        continue
+                    st = entry.stat(follow_symlinks=False)
+                    theirs = st.st_uid != uid or st.st_gid != gid
+                    if theirs and os.access(entry.path, os.W_OK):
+                        found.append(entry.path)
+                    elif depth + 1 < _FOREIGN_DEPTH:
+                        todo.append((entry.path, depth + 1))
+        except OSError:
+            continue
+    return found
 
 
 def _directories(path: str) -> list[str]:

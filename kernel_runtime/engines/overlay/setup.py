@@ -12,7 +12,8 @@ import stat
 from typing import Any
 
 from kernel_runtime import linux
-from kernel_runtime.engines.overlay.mounts import Mounts, Root, copy_attributes
+from kernel_runtime.engines.overlay.handing import copy_attributes
+from kernel_runtime.engines.overlay.mounts import Mounts, Root
 from kernel_runtime.engines.overlay.rootdir import RootDirectory
 
 _QUIET = linux.MS_NOSUID | linux.MS_NODEV
@@ -31,12 +32,14 @@ class Environment:
         _own_shared_memory()
         directory = os.open(request["directory"], os.O_PATH | os.O_DIRECTORY)
         passes = _clones(request["passes"], self.problems)
+        hosts = self._opened(request["roots"])
         self.mounts = Mounts(
             directory, userxattr=request["userxattr"], volatile=request["volatile"]
         )
         for spec in request["roots"]:
             try:
-                self._cover(spec)
+                if spec["path"] in hosts:
+                    self._cover(spec, hosts[spec["path"]])
             except OSError as error:
                 self.problems[spec["path"]] = f"{error.strerror or error}"
         for path, fd in passes.items():
@@ -48,9 +51,18 @@ class Environment:
             with contextlib.suppress(OSError):
                 linux.mount("/dev/null", path, None, linux.MS_BIND)
 
-    def _cover(self, spec: dict[str, Any]) -> None:
+    def _opened(self, roots: list[dict[str, Any]]) -> dict[str, int]:
+        """The host's directories, opened before one that is covered hides those mounted below."""
+        found = {}
+        for spec in roots:
+            try:
+                found[spec["path"]] = os.open(spec["path"], os.O_PATH | os.O_DIRECTORY)
+            except OSError as error:
+                self.problems[spec["path"]] = f"{error.strerror or error}"
+        return found
+
+    def _cover(self, spec: dict[str, Any], host: int) -> None:
         path = spec["path"]
-        host = os.open(path, os.O_PATH | os.O_DIRECTORY)
         base = [host]
         below = 0
         try:
@@ -84,11 +96,20 @@ class Environment:
 
     def _pass_through(self, path: str, fd: int) -> None:
         try:
-            is_directory = stat.S_ISDIR(os.stat(f"/proc/self/fd/{fd}").st_mode)
+            is_directory = _is_directory(fd)
             if not self.mounts.adopt(path, fd, is_directory=is_directory):
                 os.close(fd)  # it is the host's own there anyway
         except OSError as error:
             self.problems[path] = f"it cannot be passed through: {error.strerror or error}"
+
+
+def _is_directory(fd: int) -> bool:
+    """Without asking the filesystem, which may be one that does not answer."""
+    try:
+        os.close(os.open(f"/proc/self/fd/{fd}", os.O_PATH | os.O_DIRECTORY))
+    except NotADirectoryError:
+        return False
+    return True
 
 
 def _clones(paths: list[str], problems: dict[str, str]) -> dict[str, int]:

@@ -105,6 +105,12 @@ class WorkspaceEngine:
         """Why captures list every directory instead of being notified; "" if they do not."""
         return self._capturer.watch_refused
 
+    def leaves_out(self, root: int, path: bytes) -> bool:
+        """Whether the rules leave a path out, or a directory that it is in."""
+        rules = self._capturer.rules_for(self._capturer.roots[root], self.exclude)
+        names = path.split(b"/")
+        return any(rules.excludes(b"/".join(names[:end])) for end in range(1, len(names) + 1))
+
     def estimate(self, max_files: int = 200_000, max_bytes: int = 10 << 30) -> Estimate:
         """How much a first capture would read, counted no further than these limits."""
         with self._lock:

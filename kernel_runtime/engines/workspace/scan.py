@@ -327,7 +327,8 @@ class Scanner:
 
     def _exclude(self, state: DirState, name: bytes, fd: int) -> None:
         try:
-            os.stat(name, dir_fd=fd, follow_symlinks=False)
+            # not stat: what is left out may be a mount that does not answer
+            os.close(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd))
         except FileNotFoundError:
             self._drop(state, name)
             return

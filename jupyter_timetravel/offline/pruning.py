@@ -1,0 +1,297 @@
+"""``jupyter timetravel prune``: give room back that old checkpoints and dead sessions take.
+
+Order for each session: merged layers are on the disk before the state and the database name them,
+and both do before the old ones are deleted. Cut short at any moment, no checkpoint that is kept
+loses anything, and the next run finishes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import time
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+
+from jupyter_timetravel.offline import stored
+from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
+from jupyter_timetravel.offline.stored import Session, SessionInUse
+from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
+from kernel_runtime.engines.workspace.engine import WorkspaceEngine
+from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.errors import BadRequest, EnvironmentRefused
+from kernel_runtime.store.blobs import BlobStore
+from kernel_runtime.store.database import Store, TimelineInfo
+from kernel_runtime.store.digests import Digest
+from kernel_runtime.timeline import Capture, Checkpoint, Timeline, TimelineState, plan_pruning
+from kernel_runtime.timeline.text import plural, size_text
+
+SUMMARY = "delete old checkpoints, and layers and files that nothing needs any more"
+
+_DEFAULT = "30d"
+_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_PIN_S = 3600
+"""Seconds after which a snapshot that no checkpoint names is not one in the making."""
+
+
+@dataclass
+class Wanted:
+    """Which checkpoints are to go."""
+
+    before: datetime | None
+    keep: int
+    everything: bool
+
+    def of(self, timeline: Timeline) -> list[Checkpoint]:
+        """Oldest first."""
+        if self.everything:
+            chosen = list(timeline)[: max(0, len(timeline) - self.keep)]
+        else:
+            chosen = [timeline[id] for id in plan_pruning(timeline, keep_automatic=self.keep)]
+        return [c for c in chosen if self.before is None or c.created_at < self.before]
+
+
+@dataclass
+class Report:
+    """What was, or would be, freed."""
+
+    dry_run: bool
+    lines: list[str] = field(default_factory=list)
+    freed: int = 0
+
+    def add(self, what: str, size: int = 0) -> None:
+        """One line."""
+        self.freed += size
+        self.lines.append(f"{what}{f': {size_text(size)}' if size else ''}")
+
+    def text(self) -> str:
+        """All lines and the sum."""
+        verb = "or more would be freed" if self.dry_run else "freed"
+        lines = self.lines or ["nothing to delete"]
+        return "\n".join([*lines, f"{size_text(self.freed)} {verb}"])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    stored.add_notebook(parser, optional=True)
+    stored.add_store(parser)
+    parser.add_argument(
+        "--older-than",
+        metavar="AGE",
+        help=f"checkpoints older than 12h, 30d or 8w (default: {_DEFAULT}, unless --keep is given)",
+    )
+    parser.add_argument(
+        "--keep", metavar="COUNT", type=int, help="leave so many automatic ones of each session"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="labelled, pinned and manual ones, and the newest too"
+    )
+    parser.add_argument(
+        "--session", action="store_true", help="the whole session of NOTEBOOK, environment too"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be freed")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Delete. Raises SessionInUse for a notebook that was named; others in use are left alone."""
+    if args.session and args.notebook is None:
+        raise BadRequest("--session deletes a whole session: name its NOTEBOOK. Nothing was done.")
+    if args.keep is not None and args.keep < 0:
+        raise BadRequest("--keep takes a number from 0 on. Nothing was done.")
+    age = args.older_than or (None if args.keep is not None else _DEFAULT)
+    before = datetime.now(timezone.utc) - _duration(age) if age else None
+    wanted = Wanted(before, args.keep or 0, args.all)
+    report = Report(args.dry_run)
+    with stored.opened(args) as store:
+        infos = [stored.find(store, args)] if args.notebook else store.timelines()
+        released: set[str] = set()
+        for info in infos:
+            released |= _one(store, info, args, wanted, report)
+        if args.notebook is None:
+            _left_over(store, report)
+        _files(store, released, report)
+    print(report.text())
+    return 0
+
+
+def _duration(text: str) -> timedelta:
+    found = re.fullmatch(r"([0-9]{1,6})([mhdw])", text)
+    if found is None:
+        raise BadRequest(f"{text!r} is no age: write 90m, 12h, 30d or 8w. Nothing was done.")
+    return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+
+
+def _one(
+    store: Store, info: TimelineInfo, args: argparse.Namespace, wanted: Wanted, report: Report
+) -> set[str]:
+    """Prune one session; returns the snapshots that its deleted checkpoints had named."""
+    name = info.path or f"session {info.id[:12]}"
+    if args.session:
+        return _whole(store, info, name, report)
+    if info.path is None and not info.in_use:
+        return _whole(store, info, name, report)  # nobody can find it again
+    try:
+        if report.dry_run and info.in_use:
+            raise SessionInUse("")
+        session = stored.look(store, info) if report.dry_run else stored.take(store, info)
+    except SessionInUse:
+        if args.notebook is not None and not report.dry_run:
+            raise
+        report.add(f"{name}: in use, left alone")
+        return set()
+    gone = wanted.of(session.timeline)
+    if gone:
+        report.add(f"{name}: {plural(len(gone), 'checkpoint')}")
+    released = {c.ref for one in gone for c in one.captures if _names_snapshot(c)}
+    try:
+        environment = StoredEnvironment(session.environment)
+    except EnvironmentRefused as error:
+        report.add(f"{name}: {error}")
+        environment = None
+    if report.dry_run:
+        _say_layers(session, environment, gone, name, report)
+        return {ref for ref in released if ref}
+    _delete(session, gone, environment, name, report)
+    return {ref for ref in released if ref}
+
+
+def _names_snapshot(capture: Capture) -> bool:
+    return capture.kind == "filesystem" and capture.engine != "overlay" and bool(capture.ref)
+
+
+def _kept_captures(timeline: Timeline, gone: set[str]) -> list[Capture]:
+    return [c for one in timeline if one.id not in gone and (c := overlay_of(one)) is not None]
+
+
+def _say_layers(
+    session: Session,
+    environment: StoredEnvironment | None,
+    gone: list[Checkpoint],
+    name: str,
+    report: Report,
+) -> None:
+    if environment is None:
+        return
+    kept = _kept_captures(session.timeline, {one.id for one in gone})
+    layers = environment.unneeded(kept)
+    if layers:
+        paths = [environment.directory.layers / layer for layer in layers]
+        report.add(
+            f"{name}: {plural(len(layers), 'layer')} of the environment",
+            room_of(paths, exclusive=True),
+        )
+    covered = environment.covered_room(kept)
+    if covered:
+        report.add(f"{name}: what newer layers of the environment replace", covered)
+
+
+def _delete(
+    session: Session,
+    gone: list[Checkpoint],
+    environment: StoredEnvironment | None,
+    name: str,
+    report: Report,
+) -> None:
+    timeline, before = session.timeline, room_of([session.environment])
+    ids = {one.id for one in gone}
+    runs = environment.merge_all(_kept_captures(timeline, ids)) if environment is not None else 0
+    changed: dict[str, Checkpoint] = {}
+    for checkpoint in list(timeline):
+        capture = overlay_of(checkpoint)
+        if checkpoint.id in ids or capture is None or environment is None:
+            continue
+        stacks = environment.stacks_of(capture)
+        if stacks != capture.details.get("stacks", {}):
+            new = replace(capture, details={**capture.details, "stacks": stacks})
+            changed[checkpoint.id] = timeline.set_capture(checkpoint.id, new)
+    state = _without(timeline, ids, changed)
+    if ids or changed:
+        session.store.save(state, changed.values(), deleted_ids=ids)
+    if environment is None:
+        return
+    layers = environment.unneeded(_kept_captures(timeline, ids))
+    environment.delete(layers)
+    freed = max(0, before - room_of([session.environment]))
+    if layers or runs:
+        report.add(f"{name}: {plural(len(layers), 'layer')} of the environment", freed)
+
+
+def _without(timeline: Timeline, gone: set[str], changed: dict[str, Checkpoint]) -> TimelineState:
+    """The timeline's state once these are gone; adds to `changed` whoever hangs elsewhere then."""
+    parents = timeline.parents()
+
+    def above(id: str | None) -> str | None:
+        while id is not None and id in gone:
+            id = parents[id]
+        return id
+
+    for checkpoint in timeline:
+        parent = above(checkpoint.parent)
+        if checkpoint.id not in gone and parent != checkpoint.parent:
+            changed[checkpoint.id] = replace(changed.get(checkpoint.id, checkpoint), parent=parent)
+    state = timeline.state
+    last_safety = state.last_safety if state.last_safety not in gone else None
+    return replace(state, head=above(state.head), last_safety=last_safety)
+
+
+def _whole(store: Store, info: TimelineInfo, name: str, report: Report) -> set[str]:
+    """Delete a session: first from the database, so that nothing names what goes then."""
+    path = store.directory / "environments" / info.id
+    size = room_of([path])
+    released: set[str] = set()
+    if report.dry_run:
+        if info.in_use:
+            report.add(f"{name}: in use, left alone")
+            return set()
+    else:
+        purged = store.forget(info.id)
+        if purged is None:
+            raise SessionInUse(f"A kernel runs on {name}. Nothing was done; shut it down first.")
+        EnvironmentDirectory(path).remove()
+        released = {c.ref for c in purged.captures if _names_snapshot(c) and c.ref}
+    report.add(f"{name}: the whole session, {plural(info.checkpoints, 'checkpoint')}", size)
+    return released
+
+
+def _left_over(store: Store, report: Report) -> None:
+    """Environments whose session is gone, and trials of the doctor's that were cut short."""
+    known = {info.id for info in store.timelines()}
+    environments = store.directory / "environments"
+    for path in sorted(environments.iterdir()) if environments.is_dir() else ():
+        if path.name in known or time.time() - path.stat().st_mtime < _PIN_S:
+            continue  # a kernel that starts makes its directory and its row at about one time
+        report.add(f"environment {path.name[:12]} of a session that is gone", room_of([path]))
+        if not report.dry_run:
+            EnvironmentDirectory(path).remove()
+
+
+def _files(store: Store, released: set[str], report: Report) -> None:
+    """Let go of snapshots of the workspace that no checkpoint names, and of their content."""
+    blobs = BlobStore(store.directory)
+    named = store.references("filesystem", "workspace") | store.references(
+        "filesystem", "kept-aside"
+    )
+    wanted_gone = released if report.dry_run else released - named
+    if not any(info.in_use for info in store.timelines()):
+        wanted_gone |= {pin for pin in blobs.pinned() if pin not in named and _is_old(blobs, pin)}
+    if wanted_gone:
+        report.add(f"{plural(len(wanted_gone), 'snapshot')} of workspaces")
+    if report.dry_run:
+        return
+    with closing(WorkspaceEngine([], blobs, journal_dir=store.directory / "journal")) as engine:
+        try:
+            engine.release(wanted_gone)
+            swept = engine.collect_garbage()
+        except (WorkspaceError, OSError) as error:
+            report.add(f"the content of files was left as it is: {error}")
+            return
+    if swept.removed:
+        report.add(f"{plural(swept.removed, 'piece')} of content of files", swept.freed_bytes)
+
+
+def _is_old(blobs: BlobStore, pin: Digest) -> bool:
+    try:
+        return time.time() - os.stat(blobs.path / "pins" / pin).st_mtime > _PIN_S
+    except OSError:
+        return False

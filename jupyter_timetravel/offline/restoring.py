@@ -1,0 +1,194 @@
+"""``jupyter timetravel restore``: put a session's files to a checkpoint while no kernel runs.
+
+Order: the safety checkpoint is in the store before anything changes; then the environment, which is
+one file that is replaced; then the workspace, whose restore is journaled; then the head. Cut short
+at any moment, what was there before is held, and the same command again finishes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack, closing
+from datetime import datetime, timezone
+from typing import Any
+
+from jupyter_timetravel.offline import stored
+from jupyter_timetravel.offline.differences import as_json
+from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of
+from jupyter_timetravel.offline.stored import Session
+from kernel_runtime.engines.workspace.engine import WorkspaceEngine
+from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.engines.workspace.model import RestorePlan, RestoreResult, Snapshot
+from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.errors import RestoreFailed, RestoreRefused
+from kernel_runtime.timeline import Capture, Checkpoint, Coordinate, Note, new_id
+from kernel_runtime.timeline.report import difference_lines, is_nothing, title
+
+SUMMARY = "bring the files of a checkpoint back while no kernel runs; the next one starts there"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    stored.add_notebook(parser)
+    parser.add_argument("checkpoint", metavar="N", help="number, label, comment, or -1")
+    stored.add_store(parser)
+    parser.add_argument("--dry-run", action="store_true", help="say what it would change")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Restore. Raises SessionInUse, UnknownCheckpoint, RestoreRefused: nothing was changed."""
+    with stored.opened(args) as store:
+        info = stored.find(store, args)
+        session = stored.look(store, info) if args.dry_run else stored.take(store, info)
+        print(restored(session, session.checkpoint(args.checkpoint), dry_run=args.dry_run))
+    return 0
+
+
+def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> str:
+    """Carry it out; return what to tell. Raises RestoreRefused or RestoreFailed."""
+    with ExitStack() as stack:
+        overlay, environment = overlay_of(target), None
+        if overlay is not None:
+            environment = StoredEnvironment(session.environment)
+        engine, plan = None, None
+        ref = stored.snapshot_of(target)
+        if ref is not None:
+            engine = stack.enter_context(closing(stored.workspace_engine(session, ref)))
+            if not dry_run:
+                engine.recover()
+            plan = _planned(engine, ref, target)
+        if environment is None and plan is None:
+            raise RestoreRefused(
+                f"#{target.number} holds no files, only memory, which ended with its kernel. "
+                "Nothing was changed."
+            )
+        result = _differences(environment, overlay, engine, plan)
+        name = title(session.timeline.record(target))
+        nothing = is_nothing(result) and (
+            environment is None or overlay is None or environment.is_now(overlay)
+        )
+        if dry_run:
+            lines = difference_lines(result) or ["  nothing"]
+            return "\n".join([f"restoring the files of {name} would change:", *lines])
+        if nothing:
+            _move_head(session, target)
+            return f"the files are those of {name} already; the next kernel starts there"
+        return _carry_out(session, target, name, environment, overlay, engine, plan, result)
+
+
+def _planned(engine: WorkspaceEngine, ref: str, target: Checkpoint) -> RestorePlan:
+    try:
+        plan = engine.plan_restore(ref)
+    except (WorkspaceError, OSError) as error:
+        raise RestoreRefused(str(error)) from error
+    if plan.problems:
+        path, why = plan.problems[0]
+        raise RestoreRefused(
+            f"The files of #{target.number} cannot be brought back: {printable(path)}: {why}. "
+            "Nothing was changed; remove the cause and try again."
+        )
+    return plan
+
+
+def _differences(
+    environment: StoredEnvironment | None,
+    overlay: Capture | None,
+    engine: WorkspaceEngine | None,
+    plan: RestorePlan | None,
+) -> dict[str, Any]:
+    result: dict[str, Any] = {"files": [], "environment": [], "packages": []}
+    if engine is not None and plan is not None:
+        kept = {(one.root, one.path) for one in plan.kept}
+        result["files"] = [
+            as_json(change, str(engine.roots[change.root]))
+            for change in plan.changes
+            if (change.root, change.path) not in kept
+        ]
+    if environment is not None and overlay is not None:
+        gone = environment.missing(
+            overlay.details.get("stacks", {}), str(overlay.details.get("root_layer", ""))
+        )
+        if gone:
+            raise RestoreRefused(
+                f"The environment cannot be brought back: its layer {gone[0]} is gone from the "
+                "store. Nothing was changed."
+            )
+        found = environment.differences(environment.now(), environment.stacks_of(overlay))
+        result["environment"], result["packages"] = found["files"], found["packages"]
+        result["environment_complete"] = found["complete"]
+    return result
+
+
+def _carry_out(
+    session: Session,
+    target: Checkpoint,
+    name: str,
+    environment: StoredEnvironment | None,
+    overlay: Capture | None,
+    engine: WorkspaceEngine | None,
+    plan: RestorePlan | None,
+    result: dict[str, Any],
+) -> str:
+    told = environment.settle() if environment is not None else {}
+    snapshot = engine.capture(rules_of=plan.snapshot_id) if engine and plan else None
+    safety = _safety(session, target, environment, engine, snapshot)
+    try:
+        if environment is not None and overlay is not None:
+            environment.put(overlay)
+        done = engine.restore(plan, foreign=snapshot) if engine and plan else None
+    except (WorkspaceError, OSError) as error:
+        raise RestoreFailed(
+            f"The restore of {name} failed: {error} What was there before is held by "
+            f"#{safety.number}: jupyter timetravel restore {session.notebook} {safety.number}."
+        ) from error
+    if done is not None and done.kept_aside_id is not None:
+        _keep_aside(session, safety, done)
+    _move_head(session, target)
+    lines = [f"restored the files of {name}:", *difference_lines(result)]
+    lines += [f"warning: {path}: {why}" for path, why in sorted(told.items())]
+    lines += [f"warning: {printable(path)}: {why}" for path, why in (done.warnings if done else ())]
+    lines.append(f"The next kernel starts there; #{safety.number} holds what was there before.")
+    return "\n".join(lines)
+
+
+def _safety(
+    session: Session,
+    target: Checkpoint,
+    environment: StoredEnvironment | None,
+    engine: WorkspaceEngine | None,
+    snapshot: Snapshot | None,
+) -> Checkpoint:
+    """A checkpoint of the files as they are, on the disk before this returns."""
+    captures = []
+    if snapshot is not None:
+        left = [Note("file", printable(one.path), one.reason) for one in snapshot.left_out[:50]]
+        captures.append(
+            Capture(
+                "filesystem", "workspace", "ready", bytes=snapshot.copied_bytes, ref=snapshot.id,
+                not_captured=tuple(left),
+            )
+        )  # fmt: skip
+    if environment is not None:
+        captures.append(environment.present_capture())
+    if engine is not None:
+        engine.store.flush()
+    made = session.timeline.add(
+        created_at=datetime.now(timezone.utc),
+        reason="safety",
+        coordinate=Coordinate(new_id()),
+        comment=f"before the restore of #{target.number}",
+        captures=captures,
+    )
+    session.store.save(session.timeline.state, [made])
+    return made
+
+
+def _keep_aside(session: Session, safety: Checkpoint, done: RestoreResult) -> None:
+    notes = tuple(Note("kept aside", printable(k.path), k.reason) for k in done.kept_aside)
+    aside = Capture("filesystem", "kept-aside", "ready", ref=done.kept_aside_id, not_captured=notes)
+    changed = session.timeline.set_capture(safety.id, aside)
+    session.store.save(session.timeline.state, [changed])
+
+
+def _move_head(session: Session, target: Checkpoint) -> None:
+    session.timeline.move_head(target.id)
+    session.store.save(session.timeline.state)

@@ -1,0 +1,111 @@
+"""``jupyter timetravel sessions``: every session that the store holds, and what it takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from jupyter_timetravel.offline import stored
+from jupyter_timetravel.offline.environment import room_of
+from jupyter_timetravel.offline.tables import age_text, table
+from kernel_runtime.store.database import Store, TimelineInfo
+from kernel_runtime.timeline.text import plural, size_text
+
+SUMMARY = "list the sessions whose checkpoints are kept, and the room that they take"
+
+
+@dataclass
+class Row:
+    """One session."""
+
+    id: str
+    notebook: str | None
+    exists: bool
+    kernel: str
+    created_at: str
+    last_at: str
+    checkpoints: int
+    in_use: bool
+    environment_bytes: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    stored.add_store(parser)
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table."""
+    with stored.opened(args) as store:
+        rows = [_row(store, info) for info in store.timelines()]
+        known = {row.id for row in rows}
+        environments = store.directory / "environments"
+        left = [p for p in _below(environments) if p.name not in known]
+        workspace = room_of([store.directory / name for name in ("blobs", "held")])
+        total = {
+            "store": str(store.directory),
+            "sessions": [asdict(row) for row in rows],
+            "workspace_bytes": workspace,
+            "left_over": [str(path) for path in left],
+            "left_over_bytes": room_of(left),
+            "free_bytes": shutil.disk_usage(store.directory).free,
+        }
+    if args.json:
+        print(json.dumps(total, indent=2))
+        return 0
+    if rows:
+        print(table(_HEAD, [_cells(row) for row in rows]))
+    else:
+        print("no sessions")
+    print(f"\nFiles of all workspaces take {size_text(workspace)} in {store.directory}.")
+    if left:
+        print(
+            f"{plural(len(left), 'environment')} of sessions that are gone: "
+            f"{size_text(room_of(left))}; `jupyter timetravel prune` deletes them."
+        )
+    return 0
+
+
+_HEAD = ("NOTEBOOK", "KERNEL", "LAST USED", "CHECKPOINTS", "ENVIRONMENT", "", "ID")
+
+
+def _row(store: Store, info: TimelineInfo) -> Row:
+    newest: datetime = info.created_at
+    for checkpoint in store.look_at(info.id):
+        newest = max(newest, checkpoint.created_at)
+    return Row(
+        id=info.id,
+        notebook=info.path,
+        exists=info.path is not None and os.path.exists(info.path),
+        kernel=info.kernel_name,
+        created_at=info.created_at.isoformat(),
+        last_at=newest.isoformat(),
+        checkpoints=info.checkpoints,
+        in_use=info.in_use,
+        environment_bytes=room_of([store.directory / "environments" / info.id]),
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    state = "in use" if row.in_use else "" if row.exists or not row.notebook else "notebook gone"
+    return (
+        row.notebook or "(no notebook)",
+        row.kernel,
+        age_text(datetime.fromisoformat(row.last_at)),
+        str(row.checkpoints),
+        size_text(row.environment_bytes),
+        state,
+        row.id[:12],
+    )
+
+
+def _below(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return []

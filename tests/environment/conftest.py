@@ -1,0 +1,54 @@
+"""Fixtures for the cases of the environment: directories that are covered, and kernels on them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import open_up
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A directory below the user's real home: /tmp is the host's own inside, a home is covered."""
+    made = Path(tempfile.mkdtemp(prefix="tt-test-", dir=Path.home()))
+    yield made
+    open_up(made)
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def E(home: Path) -> Path:
+    """A directory of the environment that is there before the kernel starts."""
+    made = home / "E"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def start(
+    home: Path, start_notebook: Callable[..., Any], ability: Callable[[str, bool], None]
+) -> Callable[..., Any]:
+    """Start kernels whose HOME is `home` and whose environment is covered."""
+
+    def start_in_home(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> Any:
+        notebook = start_notebook(*arguments, env={"HOME": str(home), **(env or {})}, **options)
+        found = notebook.command("status")["environment"]
+        ability(f"overlays ({found['problem']})", bool(found["covered"]))
+        return notebook
+
+    return start_in_home
+
+
+@pytest.fixture
+def notebook(start: Callable[..., Any]) -> Any:
+    """A kernel with the default settings and a covered home."""
+    return start()
