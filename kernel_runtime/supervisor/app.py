@@ -100,6 +100,7 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
             python=self.python,
             arguments=self.executor_arguments,
             runtime_dir=runtime_dir,
+            connection_file=self.connection_file,
             log=self.log,
         )
         control = Control(channels, session, ended.set)

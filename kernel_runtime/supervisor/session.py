@@ -74,6 +74,7 @@ class Session:
         python: str,
         arguments: Sequence[str],
         runtime_dir: Path,
+        connection_file: str = "",
         log: logging.Logger,
     ) -> None:
         self.channels = channels
@@ -89,6 +90,8 @@ class Session:
         self._python = python
         self._arguments = list(arguments)
         self._runtime_dir = runtime_dir
+        # it holds the key that messages are signed with
+        self._secrets = [Path(connection_file)] if connection_file else []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._publishing: set[asyncio.Task[Any]] = set()
         self._unpublished: list[str] = []
@@ -208,7 +211,7 @@ class Session:
                 self.sandbox,
                 directory=self.persistence.directory / "environments" / self.timeline.id,
                 workspace=workspace,
-                hidden=[self.persistence.directory, self._runtime_dir],
+                hidden=[self.persistence.directory, self._runtime_dir, *self._secrets],
             )
         except SandboxError as error:
             self._not_covered(str(error), "memory and the workspace are held all the same")

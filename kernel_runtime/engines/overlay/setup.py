@@ -46,7 +46,7 @@ class Environment:
             self._pass_through(path, fd)
         for path in request["masked"]:
             with contextlib.suppress(OSError):
-                linux.mount("none", path, "tmpfs", linux.MS_RDONLY | _QUIET, "size=4k,mode=0")
+                _hide(path)
         for path in request["blocked"]:
             with contextlib.suppress(OSError):
                 linux.mount("/dev/null", path, None, linux.MS_BIND)
@@ -123,6 +123,14 @@ def _clones(paths: list[str], problems: dict[str, str]) -> dict[str, int]:
         except OSError as error:
             problems[path] = f"it cannot be passed through: {error.strerror or error}"
     return found
+
+
+def _hide(path: str) -> None:
+    """Cover a path of the host's own that nobody inside may see."""
+    if os.path.isdir(path):
+        linux.mount("none", path, "tmpfs", linux.MS_RDONLY | _QUIET, "size=4k,mode=0")
+    else:
+        linux.mount("/dev/null", path, None, linux.MS_BIND)
 
 
 def _own_shared_memory() -> None:

@@ -1,0 +1,394 @@
+"""The cases of the sandbox, with real kernels. Number 01 is test_refusals.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import nbformat
+import pytest
+from environment_tools import checkpoint
+
+BAD = ("Value too large for defined data type", "Invalid argument")
+
+
+# -- 02: who the user is ---------------------------------------------------------------------
+
+
+def test_02_an_ordinary_user_and_the_systems_files(start, ability):
+    ability("an ordinary user", os.geteuid() != 0)
+    notebook = start(env={"LANG": "C", "LC_ALL": "C"})
+    a = checkpoint(notebook, "before apt")
+    commands = (
+        "id -u",
+        "echo x >> /usr/share/doc/coreutils/copyright",
+        "mkdir /usr/lib/tt",
+        "touch /etc/tt",
+        "rm -f /etc/passwd",
+        "chmod 600 /etc/passwd",
+        "touch /var/lib/dpkg/status",
+        "apt-get install -y --no-install-recommends hello 2>&1 | tail -3",
+    )
+    for command in commands:
+        outside = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, timeout=60,
+            env={**os.environ, "LANG": "C", "LC_ALL": "C"},
+        )  # fmt: skip
+        notebook.run(
+            "import subprocess\n"
+            f"done = subprocess.run(['sh', '-c', {command!r}], capture_output=True, text=True)"
+        )
+        inside = notebook.run("print(done.returncode, done.stdout + done.stderr)").out
+        expected = f"{outside.returncode} {(outside.stdout + outside.stderr)}".strip()
+        assert inside.strip() == expected, command
+        assert not any(text in inside for text in BAD)
+    notebook.run(f"%restore {a}")
+
+
+@pytest.mark.root
+def test_02_root_has_every_id(notebook, home):
+    notebook.run(
+        "import subprocess\n"
+        "def sh(command):\n"
+        "    done = subprocess.run(['sh', '-c', command], capture_output=True, text=True)\n"
+        "    print(f'{done.returncode} {done.stdout}{done.stderr}'.strip())"
+    )
+    # a directory of another owner, and one that is sticky
+    shared = home / "sticky"
+    shared.mkdir()
+    os.chown(shared, 42, 65534)
+    shared.chmod(0o1777)
+    (home / "x").write_text("x")
+    (home / "theirs").write_text("x")
+    os.chown(home / "theirs", 33, 33)
+    a = checkpoint(notebook, "root")
+    for command in (
+        "mkdir -p /var/lib/apt/lists/partial && touch /var/lib/apt/lists/partial/x",
+        f"touch {shared}/x && chown 33 {home}/x && chown 65000:65001 {home}/x",
+        f"echo y >> {home}/theirs",
+        "mkdir /usr/lib/tt && chown 12345 /usr/lib/tt",
+    ):
+        assert notebook.run(f"sh({command!r})").out == "0"
+    assert notebook.run(f"sh('stat -c %u:%g {home}/x')").out == "0 65000:65001"
+    notebook.run(f"%restore {a}")
+    seen = notebook.run(f"sh('stat -c %u {home}/x; ls {shared}; ls -d /usr/lib/tt')").out
+    assert seen.startswith("2 0\n") and "No such file" in seen
+    assert os.stat(home / "x").st_uid == 0 and not os.path.exists("/usr/lib/tt")
+    assert (home / "theirs").read_text() == "x"
+
+
+# -- 04: process 1 ---------------------------------------------------------------------------
+
+
+def marked(mark):
+    """Pids of the processes that bear a mark in their environment, zombies aside."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if mark.encode() in Path(f"/proc/{name}/environ").read_bytes():
+                    found.append(int(name))
+    return found
+
+
+def gone(mark, within):
+    """Wait until no process bears the mark; what is left."""
+    end = time.monotonic() + within
+    while (left := marked(mark)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
+
+
+def test_04_zombies_interrupts_and_ends(start):
+    mark = f"TT_MARK={uuid.uuid4().hex}"
+    notebook = start(env=dict([mark.split("=")]))
+    notebook.run("import os, subprocess, sys, time")
+    notebook.run(
+        "for _ in range(50): subprocess.run(['sh', '-c', '(sleep 0.1 &) ; exit'])\ntime.sleep(1)"
+    )
+    assert notebook.run("print(subprocess.getoutput(\"ps -eo stat | grep -c '^Z'\"))").out == "0"
+    for code, printed in (
+        ("try: time.sleep(60)\nexcept KeyboardInterrupt: print('interrupted')", "interrupted"),
+        ("!sleep 60", ""),
+    ):
+        sent = notebook.send(code)
+        time.sleep(1)
+        began = time.monotonic()
+        notebook.interrupt()
+        cell = notebook.wait(sent)
+        assert time.monotonic() - began < 2
+        assert cell.out.replace("^C", "").strip() == printed
+    assert notebook.run("print(subprocess.getoutput('pgrep -c sleep'))").out == "0"
+    began = time.monotonic()
+    notebook.manager.restart_kernel()
+    notebook.client.wait_for_ready(timeout=60)
+    assert time.monotonic() - began < 5 + 5  # the end of one and the start of the next
+    # a crash is told with its signal
+    crash = notebook.run("import os; os.kill(os.getpid(), 11)", ok=False)
+    assert "SIGSEGV" in crash.error
+    began = time.monotonic()
+    notebook.manager.shutdown_kernel()
+    assert time.monotonic() - began < 5
+    assert not gone(mark, 1)
+
+
+SERVER = """
+import sys, time
+from jupyter_client import KernelManager
+from jupyter_client.kernelspec import KernelSpec
+
+class Manager(KernelManager):
+    kernel_spec = KernelSpec(argv=sys.argv[1:], language="python", interrupt_mode="message")
+
+manager = Manager()
+manager.start_kernel()
+client = manager.blocking_client()
+client.start_channels()
+client.wait_for_ready(timeout=60)
+client.execute(
+    "import subprocess\\n"
+    "for _ in range(2): subprocess.Popen(['sleep', '1000'], start_new_session=True)\\n"
+    "print('runs', flush=True)\\nwhile True: pass"
+)
+while True:
+    message = client.get_iopub_msg(timeout=60)
+    if message["msg_type"] == "stream":
+        break
+print(manager.provisioner.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("killed", ["the server", "the supervisor"])
+def test_04_killed_from_outside(start, home, killed, monkeypatch, tmp_path):
+    mark = f"TT_MARK={uuid.uuid4().hex}"
+    work = tmp_path / "work"
+    work.mkdir()
+    nbformat.write(nbformat.v4.new_notebook(), work / "t.ipynb")
+    named = {"JPY_SESSION_NAME": str(work / "t.ipynb"), "HOME": str(home)}
+    argv = [sys.executable, "-m", "kernel_runtime", "-f", "{connection_file}"]
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, *argv], stdout=subprocess.PIPE, text=True, cwd=work,
+        env={**os.environ, **named, **dict([mark.split("=")])},
+    )  # fmt: skip
+    try:
+        supervisor = int(server.stdout.readline())
+        assert len(marked(mark)) > 4
+        victim = server.pid if killed == "the server" else supervisor
+        os.kill(victim, signal.SIGKILL)
+        if killed == "the supervisor":
+            end = time.monotonic() + 5
+            while set(marked(mark)) - {server.pid} and time.monotonic() < end:
+                time.sleep(0.05)
+            assert not set(marked(mark)) - {server.pid}
+        else:
+            server.wait()
+            assert not gone(mark, 5)
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+    # its locks are free: the timeline is this notebook's again
+    notebook = start(cwd=work, env=named)
+    notebook.run("1")
+    assert any(c["reason"] == "restart" for c in notebook.command("list")["checkpoints"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["papermill", "nbclient"])
+def test_04_lives_longer_than_its_parent_poller(start_notebook, home, tmp_path, how):
+    """In ways to start it other than a server; start_notebook sets the directories up."""
+    spec = tmp_path / "share/kernels/tt"
+    spec.mkdir(parents=True)
+    argv = [sys.executable, "-m", "kernel_runtime", "-f", "{connection_file}"]
+    (spec / "kernel.json").write_text(
+        json.dumps({"argv": argv, "language": "python", "display_name": "tt"})
+    )
+    work = tmp_path / "work"
+    work.mkdir()
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("import time; time.sleep(11); print('alive')")],
+        metadata={"kernelspec": {"name": "tt", "display_name": "tt", "language": "python"}},
+    )
+    nbformat.write(notebook, work / "in.ipynb")
+    execute = (
+        "import nbclient, nbformat\nbook = nbformat.read('in.ipynb', 4)\n"
+        "nbclient.NotebookClient(book).execute()\nnbformat.write(book, 'out.ipynb')"
+    )
+    program = {
+        "papermill": ["-m", "papermill", "in.ipynb", "out.ipynb", "-k", "tt"],
+        "nbclient": ["-c", execute],
+    }[how]
+    done = subprocess.run(
+        [sys.executable, *program], cwd=work, capture_output=True, text=True, timeout=100,
+        env={**os.environ, "JUPYTER_PATH": str(tmp_path / "share"), "HOME": str(home)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = nbformat.read(work / "out.ipynb", 4)
+    assert made.cells[0].outputs[0].text == "alive\n"
+
+
+# -- 05: owners and set-user-id --------------------------------------------------------------
+
+
+def test_05_programs_that_check_owners(start, home, ability):
+    ability("an ordinary user", os.geteuid() != 0)
+    work = home / "work"
+    work.mkdir()
+    subprocess.run(["git", "init", "-q", work], check=True)
+    notebook = start(cwd=work)
+    notebook.run(
+        "import subprocess\n"
+        "def sh(command):\n"
+        "    done = subprocess.run(['sh', '-c', command], capture_output=True, text=True)\n"
+        "    print((done.stdout + done.stderr).strip())"
+    )
+
+    def same(command):
+        outside = subprocess.run(
+            ["sh", "-c", command], cwd=work, capture_output=True, text=True, timeout=30,
+            env={**os.environ, "HOME": str(home)},
+        )  # fmt: skip
+        inside = notebook.run(f"sh({command!r})").out
+        assert inside == (outside.stdout + outside.stderr).strip()
+        return inside
+
+    if shutil.which("ssh"):
+        said = same("ssh -o BatchMode=yes -o ConnectTimeout=1 nosuch.invalid 2>&1 | tail -1")
+        assert "Could not resolve" in said
+    assert "On branch" in same("git -C . status 2>&1 | head -1")
+    same("id -un; id -u; id -g")
+    same("ls -ld ~ | awk '{print $3}'")
+    same("stat -c '%U %a' .")
+    assert notebook.run("sh('stat -c %U /etc/passwd')").out in ("root", "nobody")
+    if shutil.which("sudo"):
+        assert "sudo" in notebook.run("sh('sudo -n true 2>&1 | tail -1')").out
+
+
+# -- hosts of other kinds, played by root for an ordinary user ------------------------------
+
+PLAYED = """
+mount --bind "$ETC" /etc && {mounts}
+for word; do case "$word" in *.json) chown 12345 "$word";; esac; done
+exec setpriv --reuid=12345 --regid=12345 --clear-groups "$@"
+"""
+
+
+@pytest.fixture
+def play(start_notebook, tmp_path, ability):
+    """Start a kernel as another user, on a host with another /etc."""
+    ability("root", os.geteuid() == 0)
+    for directory in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
+        directory.chmod(0o711)
+    subprocess.run(["cp", "-a", "/etc", tmp_path / "etc"], check=True)
+    with open(tmp_path / "etc/passwd", "a") as f:
+        f.write("ttcase:x:12345:12345::/nonexistent:/bin/sh\n")
+
+    def start(mounts="true", **env):
+        for name in ("work", "home", "ipython", "store", "r"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            os.chown(tmp_path / name, 12345, 12345)
+            (tmp_path / name).chmod(0o700)
+        prefix = ("unshare", "-m", "sh", "-c", PLAYED.format(mounts=mounts).strip(), "sh")
+        named = {"ETC": str(tmp_path / "etc"), "HOME": str(tmp_path / "home"), **env}
+        notebook = start_notebook(prefix=prefix, env=named)
+        found = notebook.command("status")["environment"]
+        ability(f"overlays ({found['problem']})", bool(found["covered"]))
+        return notebook
+
+    return start
+
+
+@pytest.mark.root
+def test_05_ssh_with_settings_in_a_directory(play, tmp_path, ability):
+    ability("ssh", shutil.which("ssh") is not None)
+    directory = tmp_path / "etc/ssh/ssh_config.d"
+    directory.mkdir(exist_ok=True)
+    (directory / "10-x.conf").write_text("Host nosuch.invalid\n    ConnectTimeout 1\n")
+    notebook = play()
+    said = notebook.run("!ssh -o BatchMode=yes nosuch.invalid 2>&1 | tail -1; id -un").out
+    assert "Could not resolve hostname nosuch.invalid" in said
+    assert said.split()[-1] == "ttcase"
+    # without the copy it is refused: this is what the test is about
+    notebook.run("!stat -c '%u %n' /etc/ssh/ssh_config.d/*")
+
+
+RESOLV = """
+import os, socket
+path = "/etc/resolv.conf"
+def look():
+    text = open(path).read()[:20] if os.path.exists(path) else None
+    return os.readlink(path) if os.path.islink(path) else None, text
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("who", ["root", "ordinary user"])
+@pytest.mark.parametrize(
+    "state", ["file", "link to run", "another mount", "two links", "dangling", "missing"]
+)
+def test_08_resolv_conf(play, start, tmp_path, state, who, ability):
+    resolv = tmp_path / "etc/resolv.conf"
+    resolv.unlink(missing_ok=True)
+    mounts = "mount -t tmpfs -o mode=755 t /run && mkdir -p /run/systemd/resolve"
+    stub = "/run/systemd/resolve/stub-resolv.conf"
+    mounts += f" && echo nameserver 127.0.0.53 > {stub}"
+    mounts += " && mount -t tmpfs -o mode=755 t /mnt && mkdir /mnt/wsl"
+    mounts += " && echo nameserver 10.0.0.1 > /mnt/wsl/resolv.conf"
+    link, text = {
+        "file": (None, "nameserver 9.9.9.9\n"),
+        "link to run": (f"..{stub}", "nameserver 127.0.0.5"),
+        "another mount": ("/mnt/wsl/resolv.conf", "nameserver 10.0.0.1\n"),
+        "two links": ("static/resolv.conf", "nameserver 127.0.0.5"),
+        "dangling": ("/run/nothing", None),
+        "missing": (None, None),
+    }[state]
+    if state == "two links":
+        (tmp_path / "etc/static").mkdir()
+        (tmp_path / "etc/static/resolv.conf").symlink_to(stub)
+    if link:
+        resolv.symlink_to(link)
+    elif text:
+        resolv.write_text(text)
+    if who == "root":
+        prefix = (
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            f'mount --bind "$ETC" /etc && {mounts} && exec "$@"',
+            "sh",
+        )
+        notebook = start(prefix=prefix, env={"ETC": str(tmp_path / "etc")})
+    else:
+        notebook = play(mounts)
+    notebook.run(RESOLV)
+    assert eval(notebook.run("look()").result) == (link, text)
+    cell = notebook.run(
+        "try: print(socket.getaddrinfo('localhost', 80)[0][4][0])\nexcept OSError as e: print(e)"
+    )
+    assert cell.out in ("127.0.0.1", "::1")
+    if text is None:
+        return
+    # another network: the file that the links lead to is replaced on the host
+    new = {
+        "file": "/etc/resolv.conf", "link to run": stub, "two links": stub,
+        "another mount": "/mnt/wsl/resolv.conf",
+    }[state]  # fmt: skip
+    code = f"echo nameserver 1.2.3.4 > {new}.new && chmod 644 {new}.new && mv {new}.new {new}"
+    command = ["nsenter", "-t", str(notebook.pid), "-m", "sh", "-c", code]
+    subprocess.run(command, check=True, timeout=10)
+    end = time.monotonic() + 5
+    while (seen := eval(notebook.run("look()").result))[1] == text and time.monotonic() < end:
+        time.sleep(0.2)
+    assert seen == (link, "nameserver 1.2.3.4\n")

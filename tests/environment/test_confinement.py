@@ -1,0 +1,142 @@
+"""What cells cannot see or reach: the sandbox's init, its mounts, the store, the message key."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROBE = r"""
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def fails(name, *args):
+    result = getattr(libc, name)(*args)
+    return result < 0 and os.strerror(ctypes.get_errno())
+status = dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines())
+"""
+
+
+def test_no_capability_beyond_what_waking_needs(notebook: Any) -> None:
+    notebook.run(PROBE)
+    out = notebook.run("print(status['CapEff'], status['CapAmb'], status['NoNewPrivs'])").out
+    effective, ambient, no_new = out.split()
+    assert int(ambient, 16) == 0
+    if os.geteuid() == 0:
+        assert not int(effective, 16) & (1 << 21), "CAP_SYS_ADMIN"
+        assert not int(effective, 16) & (1 << 19), "CAP_SYS_PTRACE"
+        assert not int(effective, 16) & (1 << 2), "CAP_DAC_READ_SEARCH"
+    else:
+        assert int(effective, 16) == 1 << 40, "CAP_CHECKPOINT_RESTORE alone"
+        assert no_new == "1"
+        child = notebook.run("!grep Cap /proc/self/status").out
+        assert {int(line.split()[1], 16) for line in child.splitlines() if line.strip()} <= {
+            0,
+            1 << 40,
+        }
+        assert "CapPrm:\t0000000000000000" in child
+
+
+def test_mounts_and_init_are_out_of_reach(notebook: Any) -> None:
+    notebook.run(PROBE)
+    for call in (
+        "fails('umount2', os.path.expanduser('~').encode(), 2)",
+        "fails('umount2', b'/usr', 2)",
+        "fails('mount', b'none', b'/usr', b'tmpfs', 0, None)",
+        "fails('mount', b'none', b'/', None, 1 << 5, b'')",
+        "fails('pivot_root', b'/', b'/') if hasattr(libc, 'pivot_root') else 'x'",
+        "fails('setns', os.open('/proc/self/ns/mnt', os.O_RDONLY), 0)",
+    ):
+        assert notebook.run(f"print({call})").out.strip() not in ("False", "0"), call
+    for path in ("root", "cwd", "environ", "mem", "fd/3", "maps", "exe"):
+        code = (
+            "try:\n"
+            f"    p = '/proc/1/{path}'\n"
+            "    os.listdir(p) if os.path.isdir(p) else open(p, 'rb').read(1)\n"
+            "    print('reached')\n"
+            "except OSError as e: print('refused')"
+        )
+        assert notebook.run(code).out.strip() == "refused", path
+    notebook.run("import signal; os.kill(1, signal.SIGKILL); os.kill(1, signal.SIGSTOP)")
+    notebook.run("x = 1\n%checkpoint alive")
+    notebook.run("x = 2")
+    notebook.run("%restore alive")
+    assert notebook.run("print(x)").out.strip() == "1"
+
+
+def test_the_store_and_the_key_cannot_be_seen(notebook: Any, tmp_path: Path) -> None:
+    store, runtime = tmp_path / "store", tmp_path / "r"
+    assert (store / "timelines.sqlite").exists()
+    connection = Path(notebook.manager.connection_file)
+    key = json.loads(connection.read_text())["key"]
+    assert key
+    for path in (store, runtime):
+        code = (
+            f"import os; p = {str(path)!r}\n"
+            "try: print(os.listdir(p) if os.path.exists(p) else 'gone')\n"
+            "except PermissionError: print('refused')"
+        )
+        assert notebook.run(code).out.strip() in ("gone", "refused", "[]"), path
+    assert notebook.run(f"print(repr(open({str(connection)!r}).read()))").out.strip() == "''"
+    code = f"""
+import os
+key = {key[::-1]!r}[::-1]  # not as it is: this cell is in the history
+found = []
+for parent, _, files in os.walk({str(tmp_path)!r}):
+    for name in files:
+        try:
+            if key.encode() in open(os.path.join(parent, name), "rb").read(): found.append(name)
+        except OSError: pass
+print(found, key in str(dict(os.environ)))
+"""
+    assert notebook.run(code).out.strip() == "[] False"
+    out = notebook.run(f"print(os.path.lexists({str(store)!r} + '/timelines.sqlite'))").out
+    assert out.strip() == "False"
+    notebook.run(f"import shutil; shutil.rmtree({str(store)!r}, ignore_errors=True)")
+    assert (store / "timelines.sqlite").exists()
+    notebook.run("y = 1")
+    assert notebook.head()["number"] >= 1
+
+
+def test_a_store_in_the_home_directory_is_hidden(
+    home: Path, start_notebook: Callable[..., Any], ability: Callable[[str, bool], None]
+) -> None:
+    store = home / ".local" / "share" / "tt"
+    (home / "mine").write_text("x")
+    notebook = start_notebook(
+        f"--Supervisor.store={store}",
+        env={"HOME": str(home), "JUPYTER_TIMETRAVEL_STORE": str(store)},
+    )
+    found = notebook.command("status")["environment"]
+    ability(f"overlays ({found['problem']})", bool(found["covered"]))
+    assert (store / "environments").is_dir()
+    run = notebook.run
+    assert run(f"import os; print(os.path.lexists({str(store)!r}))").out.strip() == "False"
+    assert run("print(open(os.path.expanduser('~/mine')).read())").out.strip() == "x"
+    run("!rm -rf ~ 2>/dev/null")
+    run("%restore -2")
+    assert run("print(open(os.path.expanduser('~/mine')).read())").out.strip() == "x"
+    assert (store / "environments").is_dir()
+
+
+@pytest.mark.parametrize("setting", ["auto", "none"])
+def test_agents_are_passed_only_where_that_is_wanted(
+    start: Callable[..., Any], tmp_path: Path, setting: str
+) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as agent:
+        path = str(tmp_path / "agent")
+        agent.bind(path)
+        agent.listen()
+        notebook = start(f"--Supervisor.sockets={setting}", env={"SSH_AUTH_SOCK": path})
+        out = notebook.run(
+            "import os, socket\n"
+            "s = socket.socket(socket.AF_UNIX)\n"
+            "try:\n    s.connect(os.environ['SSH_AUTH_SOCK']); print('connected')\n"
+            "except OSError as e: print('refused')"
+        ).out.strip()
+        assert out == ("connected" if setting == "auto" else "refused")
