@@ -8,16 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kernel_runtime import linux
 from kernel_runtime.engines.overlay.comparison import compare
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.engines.overlay.engine import OverlayEngine, Stacks
+from kernel_runtime.engines.overlay.markers import TRUSTED
 from kernel_runtime.engines.overlay.merge import merge
 from kernel_runtime.engines.overlay.mounts import new_layer_id
 from kernel_runtime.engines.overlay.plan import Plan, RootPlan
 from kernel_runtime.engines.overlay.runs import runs_together
 from kernel_runtime.errors import EnvironmentRefused, SandboxError
-from kernel_runtime.sandbox.refusals import is_initial_user_namespace
 from kernel_runtime.timeline import Capture, Checkpoint
 
 
@@ -36,9 +35,7 @@ class StoredEnvironment(OverlayEngine):
         """Raises EnvironmentRefused if it cannot be read."""
         directory = EnvironmentDirectory(path)
         state = directory.read()
-        user = os.geteuid() != 0 or not (
-            is_initial_user_namespace() and linux.has_capability(linux.CAP_SYS_ADMIN)
-        )
+        user = state.markers != TRUSTED.prefix if state.markers else os.geteuid() != 0
         roots = [RootPlan(root, True) for root in sorted({*state.stacks, *state.uppers})]
         super().__init__(directory, _NoInit(), Plan(roots=roots, userxattr=user))
         self.state = state

@@ -65,6 +65,8 @@ class InitClient:
     name = ""
     mode = ""
     ids_kept = False
+    capabilities = "limited"
+    """What root's programs may do: ``limited`` or ``all`` (init.ROOT_KEEPS)."""
 
     def __init__(self, on_exit: Callable[[int, int], None], on_lost: Callable[[], None]) -> None:
         """on_exit(pid, status) is called for each reaped child of init, also for orphans;
@@ -188,6 +190,7 @@ class InitClient:
             env=dict(env),
             cwd=cwd,
             fds=list(fds.keys()),
+            capabilities=self.capabilities,
         )
         pid: int = answer["pid"]
         self._exits.pop(pid, None)

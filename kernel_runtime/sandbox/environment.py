@@ -238,9 +238,7 @@ class EnvironmentOperations:
             present = {root.pinned[-1] for root in changed}
             if link is not None:
                 self._reopen(link, [id for id in covered if id not in present])
-            mounts.tidy(
-                path for path, one in switched.items() if not (one.held_by or one.error)
-            )
+            mounts.tidy(path for path, one in switched.items() if not (one.held_by or one.error))
             faults.point("init: tidied")
             if link is not None:
                 _send(link, b"go")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -26,11 +28,13 @@ from kernel_runtime.errors import EnvironmentRefused, RestoreRefused, SandboxErr
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.namespaces import USER_MODES
 from kernel_runtime.sandbox.refusals import is_initial_user_namespace
+from kernel_runtime.supervisor import shared_memory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
 _NOTES_SHOWN = 50
 _FOLLOW_S = 2.0
+_LINKS_MOST = 10
 _FOLLOWED = ("/etc/resolv.conf", "/etc/hosts")
 
 
@@ -44,6 +48,7 @@ class Environment:
         self.engine: OverlayEngine | None = None
         self.problem = ""
         self.told: dict[str, str] = {}
+        self._proc: Callable[[int], str] | None = None
 
     @property
     def enabled(self) -> bool:
@@ -79,6 +84,7 @@ class Environment:
             raise SandboxError(str(explain(directory.parents[1], reason)))
         self.engine = engine
         self.told = told
+        self._proc = sandbox.proc
 
     def _plan(
         self, directory: Path, workspace: list[Path], hidden: list[Path], own_user_namespace: bool
@@ -124,6 +130,8 @@ class Environment:
                 error=f"The environment could not be captured: {error}",
             )
         notes = [Note(*note) for note in captured.notes[:_NOTES_SHOWN]]
+        if self._proc is not None:
+            notes += shared_memory.unheld(self._proc, executor)
         return Capture(
             "filesystem",
             "overlay",
@@ -280,13 +288,14 @@ class Environment:
         while self.engine is not None:
             await asyncio.sleep(_FOLLOW_S)
             now = _stamps()
-            if now != known and self.engine is not None:
+            changed = [path for path in {*known, *now} if known.get(path) != now.get(path)]
+            if changed and self.engine is not None:
                 try:
                     async with lock:
-                        done = await self.engine.refresh("/etc/resolv.conf")
+                        done = [await self.engine.refresh(path) for path in changed]
                 except SandboxError:
                     return  # the session ends
-                known = now if done else known
+                known = now if all(done) else known
 
     # -- upkeep -----------------------------------------------------------------------------
 
@@ -362,14 +371,18 @@ def _places(capture: Capture) -> tuple[Mapping[str, list[str]], str]:
     return capture.details.get("stacks", {}), capture.details.get("root_layer", "")
 
 
-def _stamps() -> list[tuple[int, int] | None]:
-    found: list[tuple[int, int] | None] = []
+def _stamps() -> dict[str, tuple[int, int]]:
+    """What tells whether the files that are followed have changed, with all that they link to."""
+    found: dict[str, tuple[int, int]] = {}
     for path in _FOLLOWED:
-        try:
-            st = os.lstat(path)
-            found.append((st.st_ino, st.st_mtime_ns))
-        except OSError:
-            found.append(None)
+        with contextlib.suppress(OSError):
+            for _ in range(_LINKS_MOST):
+                st = os.lstat(path)
+                found[path] = (st.st_ino, st.st_mtime_ns)
+                if not stat.S_ISLNK(st.st_mode):
+                    break
+                path = os.path.join(os.path.dirname(path), os.readlink(path))
+                path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     return found
 
 

@@ -8,7 +8,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -70,7 +70,7 @@ class Executor:
     """The live process, or one that was. Implements engines.base.LiveExecutor."""
 
     def __init__(
-        self, listener: Listener, incarnation: int, freeze_options: dict[str, int]
+        self, listener: Listener, incarnation: int, freeze_options: Callable[[], dict[str, int]]
     ) -> None:
         self.incarnation = incarnation
         self.pid = 0
@@ -261,7 +261,7 @@ class Executor:
                     move=move,
                     until=until,
                     held=hold is not None,
-                    **self._options,
+                    **self._options(),
                 ),
                 2 * _FREEZE_S,
             )

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel_runtime.engines.overlay.applying import HOST_CHANGED
+from kernel_runtime.engines.overlay.applying import HOST_CHANGED, Done, copy_out
 from kernel_runtime.engines.overlay.changes import Change, changes
-from kernel_runtime.engines.overlay.copying import Done, copy_out
 from kernel_runtime.engines.overlay.engine import OverlayEngine
 from kernel_runtime.engines.overlay.errors import ApplyRefused
 from kernel_runtime.engines.overlay.stack import Stack
@@ -290,7 +289,7 @@ class Outside:
                 raise RestoreFailed("the process had not been held")
             session.take_up(await session.restores.wake(safety.frozen))
         except (TimeTravelError, OSError) as error:
-            await session.start_executor()
+            await session.start_or_rescue()
             return f" But the process could not be woken ({error}): this is a fresh one."
         return ""
 

@@ -24,7 +24,7 @@ from kernel_runtime.errors import (
     TimeTravelError,
     UnknownCheckpoint,
 )
-from kernel_runtime.supervisor import faults
+from kernel_runtime.supervisor import faults, shared_memory
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
@@ -293,6 +293,11 @@ class Restorer:
             if kind == "child process"
             else f"{kind}: {subject}: {detail}"
             for kind, subject, detail in notes
+        ]
+        result["warnings"] += [
+            f"not brought back: {note.kind}: {note.subject}: {note.detail}"
+            for note in (plan.environment.not_captured if plan.environment else ())
+            if note.kind == shared_memory.KIND
         ]
         capture = plan.target.capture("process")
         if plan.frozen is not None and capture is not None:

@@ -198,6 +198,7 @@ class Session:
     async def _start_namespaces(self, name: str) -> None:
         kind = plugins.load(plugins.SANDBOXES, name)
         self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
+        self.sandbox.capabilities = self.config.root_capabilities
         await self.sandbox.start()
         if self.config.environment == "off":
             self.environment.problem = "The environment is not covered: it is switched off."
@@ -218,6 +219,7 @@ class Session:
             # what was mounted half way goes with its namespaces
             await self.sandbox.close()
             self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
+            self.sandbox.capabilities = self.config.root_capabilities
             await self.sandbox.start()
 
     @property
@@ -287,18 +289,16 @@ class Session:
     def new_executor(self) -> Executor:
         """Return one that is to be started or woken."""
         self.incarnation += 1
-        inside = self.sandbox.ids_kept
-        return Executor(
-            self,
-            self.incarnation,
-            {
-                # seen from inside a pid namespace, whoever is outside has no pid
-                "supervisor_pid": 0 if inside else os.getpid(),
-                "stop_timeout_ms": int(self.config.stop_timeout * 1000),
-                "aside_limit": self.config.aside_limit,
-                "hot_min": _HOT_MIN if self.config.unshare else 0,
-            },
-        )
+        return Executor(self, self.incarnation, self._freeze_options)
+
+    def _freeze_options(self) -> dict[str, int]:
+        return {
+            # seen from inside a pid namespace, whoever is outside has no pid
+            "supervisor_pid": 0 if self.sandbox.ids_kept else os.getpid(),
+            "stop_timeout_ms": int(self.config.stop_timeout * 1000),
+            "aside_limit": self.config.aside_limit,
+            "hot_min": _HOT_MIN if self.config.unshare else 0,
+        }
 
     def take_up(self, executor: Executor) -> None:
         """Make it the one that requests go to."""

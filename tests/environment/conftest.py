@@ -15,6 +15,8 @@ from tests.conftest import open_up
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from session_world import Session
+
 
 @pytest.fixture
 def home() -> Iterator[Path]:
@@ -52,3 +54,25 @@ def start(
 def notebook(start: Callable[..., Any]) -> Any:
     """A kernel with the default settings and a covered home."""
     return start()
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A directory that is covered, and holds the store too."""
+    made = Path(tempfile.mkdtemp(prefix="tt-kernels-", dir="/var/tmp"))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def session(
+    base: Path,
+    tmp_path: Path,
+    start_notebook: Callable[..., Any],
+    ability: Callable[[str, bool], None],
+) -> Iterator[Session]:
+    """A notebook whose kernel covers the environment; it is started."""
+    made = Session(base, start_notebook, base / "store", tmp_path / "kill-at")
+    made.start()
+    ability("overlays", made.covered())
+    yield made

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -275,6 +275,124 @@ def test_05_programs_that_check_owners(start, home, ability):
         assert "sudo" in notebook.run("sh('sudo -n true 2>&1 | tail -1')").out
 
 
+# -- 07: shared memory and /tmp ---------------------------------------------------------------
+
+
+def test_07_shared_memory_and_tmp(start, ability):
+    st = os.statvfs("/dev/shm")
+    size = st.f_frsize * st.f_blocks
+    ability("300 MB of shared memory", st.f_frsize * st.f_bavail > 300 << 20)
+    before = set(os.listdir("/dev/shm"))
+    notebook = start()
+    notebook.run("import os, multiprocessing.shared_memory as shm, mmap, tempfile")
+    inside = int(notebook.run("st = os.statvfs('/dev/shm'); print(st.f_bsize * st.f_blocks)").out)
+    assert inside >= size // 2
+    notebook.run("a = shm.SharedMemory(create=True, size=256 << 20); a.buf[-1] = 7")
+    a = checkpoint(notebook, "shm")
+    notebook.run("a.buf[-1] = 9")
+    notebook.run(f"%restore {a}")
+    # the segment is there by its name too, and it is the same
+    named = "b = shm.SharedMemory(name=a.name); print(a.buf[-1], b.buf[-1])"
+    assert notebook.run(named).out == "7 7"
+    assert notebook.run("a.buf[-1] = 8; print(b.buf[-1])").out == "8"
+    # what is over the limit, or only left there by name, is named and not copied
+    notebook.run(
+        "open('/dev/shm/left', 'w').write('1')\n"
+        "d = shm.SharedMemory(create=True, size=8 << 20); d.buf[:] = b'1' * (8 << 20)\n"
+        "%timetravel config aside_limit=1000000"
+    )
+    said = notebook.run("%checkpoint large").out
+    large = notebook.head()["number"]
+    assert "shared memory /dev/shm/left" in said and "8388608 bytes: contents not kept" in said
+    notebook.run("open('/dev/shm/left', 'w').write('2')")
+    told = notebook.run(f"%restore {large}").out
+    assert "not brought back: shared memory: /dev/shm/left" in told
+    fresh = "c = shm.SharedMemory(create=True, size=256 << 20); c.buf[-1] = 1; print(c.buf[-1])"
+    assert notebook.run(fresh).out == "1"
+    assert set(os.listdir("/dev/shm")) == before
+    fd, path = tempfile.mkstemp(dir="/tmp")
+    os.close(fd)
+    try:
+        seen = (
+            f"print(os.path.exists({path!r}), os.access('/tmp', os.W_OK), os.environ.get('TMPDIR'))"
+        )
+        assert notebook.run(seen).out == f"True True {os.environ.get('TMPDIR')}"
+    finally:
+        os.unlink(path)
+    notebook.manager.shutdown_kernel()
+    assert set(os.listdir("/dev/shm")) == before
+
+
+# -- 10: sockets -----------------------------------------------------------------------------
+
+
+def test_10_agents_and_sockets_of_the_desktop(start, tmp_path, ability):
+    ability("ssh-agent", bool(shutil.which("ssh-agent") and shutil.which("ssh-add")))
+    runtime = Path(tempfile.mkdtemp(prefix="tt-run-", dir="/tmp"))
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    agent = subprocess.Popen(
+        ["ssh-agent", "-D", "-a", runtime / "agent"], stdout=subprocess.DEVNULL
+    )
+    abstract = f"\0tt-{uuid.uuid4().hex}"
+    addresses = [str(runtime / "t.sock"), tempfile.mktemp(prefix="tt-", dir="/tmp"), abstract]
+    listening = []
+    try:
+        for address in addresses:
+            listening.append(socket.socket(socket.AF_UNIX))
+            listening[-1].bind(address)
+            listening[-1].listen()
+        listening.append(socket.create_server(("127.0.0.1", 0)))
+        port = listening[-1].getsockname()[1]
+        named = {
+            "SSH_AUTH_SOCK": str(runtime / "agent"), "XDG_RUNTIME_DIR": str(runtime),
+            "DISPLAY": ":7", "WAYLAND_DISPLAY": "wayland-7", "XAUTHORITY": "/tmp/x",
+            "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus",
+        }  # fmt: skip
+        while not (runtime / "agent").exists():
+            time.sleep(0.05)
+        subprocess.run(["ssh-add", "-q", key], check=True, env={**os.environ, **named})
+        notebook = start(env=named)
+        notebook.run(f"import os, socket\naddresses = {addresses!r}; port = {port}")
+        connect = (
+            "for a in addresses:\n    s = socket.socket(socket.AF_UNIX)\n"
+            "    try: s.connect(a); print('ok')\n    except OSError as e: print(repr(a), e)\n"
+            "c = socket.create_connection(('127.0.0.1', port), 1); print('ok')"
+        )
+        assert notebook.run("!ssh-add -l | wc -l").out.strip() == "1"
+        assert notebook.run(connect).out == "ok\nok\nok\nok"
+        a = checkpoint(notebook, "agents")
+        notebook.run(f"%restore {a}")
+        assert notebook.run("!ssh-add -l | wc -l").out.strip() == "1"
+        dead = notebook.run(
+            "for one in (s, c):\n    try: print(one.send(b'x'))\n"
+            "    except OSError as e: print('error')"
+        )
+        assert set(dead.out.split()) <= {"1", "error"}
+        assert (
+            notebook.run(f"all(os.environ[k] == v for k, v in {named!r}.items())").result == "True"
+        )
+        # a server in a cell is the host's to open
+        notebook.run(
+            "import http.server, threading\n"
+            "server = http.server.HTTPServer(('127.0.0.1', 0), http.server.BaseHTTPRequestHandler)\n"
+            "threading.Thread(target=server.serve_forever, daemon=True).start()"
+        )
+        served = int(notebook.run("server.server_port").result)
+        with socket.create_connection(("127.0.0.1", served), 2) as client:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.0 501")
+    finally:
+        agent.kill()
+        agent.wait()
+        for one in listening:
+            one.close()
+        for address in addresses[:2]:
+            with contextlib.suppress(OSError):
+                os.unlink(address)
+        shutil.rmtree(runtime)
+
+
 # -- hosts of other kinds, played by root for an ordinary user ------------------------------
 
 PLAYED = """
@@ -319,8 +437,8 @@ def test_05_ssh_with_settings_in_a_directory(play, tmp_path, ability):
     said = notebook.run("!ssh -o BatchMode=yes nosuch.invalid 2>&1 | tail -1; id -un").out
     assert "Could not resolve hostname nosuch.invalid" in said
     assert said.split()[-1] == "ttcase"
-    # without the copy it is refused: this is what the test is about
-    notebook.run("!stat -c '%u %n' /etc/ssh/ssh_config.d/*")
+    # ssh refuses files of anybody but root and the user: the user has a copy
+    assert notebook.run("!stat -c '%U' /etc/ssh/ssh_config.d/10-x.conf").out.strip() == "ttcase"
 
 
 RESOLV = """

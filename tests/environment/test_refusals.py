@@ -217,3 +217,26 @@ def test_last_words_name_the_error_and_the_place() -> None:
     silent = explain("/v/bin/python", "", "it ended with exit status 0")
     assert silent.text.endswith("it ended with exit status 0.")
     assert "signal 11" in explain("/v/bin/python", "odd last line\n", "signal 11").text
+
+
+def test_root_in_another_mode_leaves_the_layers_alone(
+    start_notebook: Any, home: Path, tmp_path: Path, ability: Callable[[str, bool], None]
+) -> None:
+    ability("root", UID == 0)
+    prefix = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    ability("setpriv", works(prefix))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "n.ipynb").write_text("{}")
+    env = {"HOME": str(home), "JPY_SESSION_NAME": str(tmp_path / "work" / "n.ipynb")}
+    notebook = start_notebook(env=env)
+    notebook.run("open('/opt/tt-first', 'w').close()")
+    notebook.head()
+    notebook.manager.shutdown_kernel()
+    other = start_notebook(prefix=prefix, env=env)
+    told = other.run("import os; print(os.path.exists('/opt/tt-first'))")
+    assert told.out == "False"
+    assert "made by root with the right to mount" in told.text("stderr")
+    other.head()
+    other.manager.shutdown_kernel()
+    again = start_notebook(env=env)
+    assert again.run("import os; print(os.path.exists('/opt/tt-first'))").out == "True"

@@ -186,9 +186,7 @@ class Environment:
 
     def restore(self, held: Held) -> bool:
         self.end_all()
-        return bool(
-            self.do(self.engine.restore(held.captured.stacks, held.captured.root_layer))
-        )
+        return bool(self.do(self.engine.restore(held.captured.stacks, held.captured.root_layer)))
 
     def referenced(self, helds: Iterable[Held]) -> set[str]:
         found = set()

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from overlay_world import World, entry, raw, text
+from signatures import signature
 
 from kernel_runtime.engines.overlay.changes import Change, changes, touched
-from kernel_runtime.engines.overlay.copying import copy_tree, signature
+from kernel_runtime.engines.overlay.copying import copy_tree
 from kernel_runtime.engines.overlay.entries import remove
 from kernel_runtime.engines.overlay.markers import Markers
 from kernel_runtime.engines.overlay.merge import merge

@@ -12,8 +12,8 @@ import pytest
 from layers import GONE, Made, Opaque
 
 from kernel_runtime.engines.overlay import applying
+from kernel_runtime.engines.overlay.applying import Done, copy_out
 from kernel_runtime.engines.overlay.changes import changes
-from kernel_runtime.engines.overlay.copying import Done, copy_out
 from kernel_runtime.engines.overlay.errors import ApplyFailed, ApplyRefused
 
 

@@ -133,9 +133,9 @@ def test_a_process_works_in_a_directory(inside):
         world.ops(world.E, ["write", "/d/f", "f"])
         assert world.ask("hold", top=str(world.E), kind="works in", path="/d")
         check(world)
-        assert any(
-            kind == "copied" and "python" in text for kind, _, text in world.notes
-        ), world.notes
+        assert any(kind == "copied" and "python" in text for kind, _, text in world.notes), (
+            world.notes
+        )
 
     inside(test)
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from layers import GONE, Made, Opaque, shown
+from signatures import signature
 
 from kernel_runtime.engines.overlay import entries
 from kernel_runtime.engines.overlay.changes import changes, touched
-from kernel_runtime.engines.overlay.copying import copy_file, copy_tree, signature
+from kernel_runtime.engines.overlay.copying import copy_file, copy_tree
 from kernel_runtime.engines.overlay.markers import Markers, all_attributes
 from kernel_runtime.engines.overlay.merge import merge
 from kernel_runtime.engines.overlay.stack import Stack

@@ -20,6 +20,7 @@ from kernel_runtime.engines.workspace import access, content, tree
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.errors import SnapshotUnknown, WorkspaceRestoreRefused
 from kernel_runtime.engines.workspace.names import printable, to_bytes, to_text
+from kernel_runtime.store import holes
 from kernel_runtime.store.blobs import BlobDamaged, BlobStore, digest_of
 from kernel_runtime.store.leases import Lease
 
@@ -120,7 +121,7 @@ def test_segments_of_a_sparse_file(tmp_path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     fd = os.open(path, os.O_RDONLY)
-    segments = list(content.data_segments(fd, 64 << 20))
+    segments = list(holes.data_segments(fd, 64 << 20))
     os.close(fd)
     assert sum(end - begin for begin, end in segments) < 1 << 20
     for at in (0, 8 << 20, (8 << 20) + 8192, (64 << 20) - 1):

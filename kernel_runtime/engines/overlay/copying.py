@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from pathlib import Path
 
-from kernel_runtime.engines.overlay.applying import Done, copy_out
 from kernel_runtime.engines.overlay.entries import Copier, made_whole, set_attributes
 from kernel_runtime.engines.overlay.markers import Markers, all_attributes
-from kernel_runtime.engines.overlay.paths import Shortener, join
-
-__all__ = ["Done", "copy_file", "copy_out", "copy_tree", "signature"]
+from kernel_runtime.engines.overlay.paths import Shortener
 
 AnyPath = str | bytes | Path
 
@@ -23,7 +19,7 @@ def copy_tree(source: AnyPath, target: AnyPath, markers: Markers) -> None:
     Everything is as it was: modes, owners, times, extended attributes under their stored names
     (the kernel's notes too), whiteouts, hard links within, holes. Blocks are shared where the
     filesystem can. The target is there whole or not at all. Raises OSError, FileExistsError; a
-    source that is being changed may give FileNotFoundError, or a mixture: see signature().
+    source that is being changed may give FileNotFoundError, or a mixture.
     """
     del markers  # a copy says what the original says, whoever reads it
     with made_whole(os.fsencode(target)) as unfinished:
@@ -66,32 +62,3 @@ def _copy(source: bytes, target: bytes) -> None:
                 copier.copy(below, made, found)
     finally:
         short.close()
-
-
-def signature(source: AnyPath) -> str:
-    """What tells cheaply whether a tree was changed: a hash of all that lstat(2) says.
-
-    Equal means unchanged, up to writing through a shared mapping, which the kernel notes late.
-    Making or removing hard links to its files changes it (ctime), a merge for one. Raises OSError.
-    """
-    digest = hashlib.blake2b(digest_size=20)
-    short = Shortener()
-    try:
-        todo = [(b"", os.fsencode(source))]
-        while todo:
-            path, real = todo.pop()
-            found = os.lstat(real)
-            digest.update(
-                b"%d\0%s\0%d %d %d %d %d %d %d %d\n"
-                % (
-                    len(path), path, found.st_ino, found.st_mode, found.st_uid, found.st_gid,
-                    found.st_rdev, found.st_size, found.st_mtime_ns, found.st_ctime_ns,
-                )
-            )  # fmt: skip
-            if stat.S_ISDIR(found.st_mode):
-                real = short(real)
-                names = sorted(os.listdir(real), reverse=True)
-                todo += [(join(path, name), real + b"/" + name) for name in names]
-    finally:
-        short.close()
-    return digest.hexdigest()

@@ -53,6 +53,8 @@ class State:
     """Layers that are equal to a run of others, newest first."""
     synced: list[str] = field(default_factory=list)
     """Layers that are known to be on the disk."""
+    markers: str = ""
+    """How the names begin of the attributes by which the layers say what is deleted."""
     since_ns: int = 0
     """When the host's files were last known to be as the layers expect them."""
 

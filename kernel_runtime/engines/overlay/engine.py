@@ -40,6 +40,11 @@ _LEFT_UNMERGED = 8
 _WORTH_MERGING = 4
 """Layers that no checkpoint needs apart from each other."""
 
+_MADE = {
+    TRUSTED.prefix: "by root with the right to mount",
+    USER.prefix: "in a user namespace",
+}
+
 ASIDE = ".unsynced"
 """Ends the names of layers that may be damaged."""
 
@@ -93,6 +98,13 @@ class OverlayEngine:
         self.directory.make()
         state = self.directory.read()
         self._on_disk = state.names()
+        if state.markers not in ("", self.markers.prefix):
+            raise EnvironmentRefused(
+                f"the layers of this session were made {_MADE[state.markers]}, and cannot be read "
+                f"{_MADE[self.markers.prefix]}. They were left alone; run the kernel as before, or "
+                "`jupyter timetravel prune NOTEBOOK --session` deletes them"
+            )
+        state.markers = self.markers.prefix
         told = dict(self.plan.not_covered)
         self._take_up(state, told)
         answer = await self._init.request(

@@ -16,7 +16,7 @@ from typing import Final
 
 from kernel_runtime.engines.overlay.markers import all_attributes
 from kernel_runtime.engines.overlay.paths import Shortener, open_regular
-from kernel_runtime.engines.workspace.content import data_segments
+from kernel_runtime.store.holes import data_segments
 from kernel_runtime.store.reflinks import clone_file
 
 _BLOCK: Final = 1 << 20

@@ -12,15 +12,14 @@ stored.
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Iterator
 from typing import Final
 
 from kernel_runtime.engines.workspace.model import Chunk
 from kernel_runtime.store.blobs import BlobStore
+from kernel_runtime.store.holes import MIN_SEGMENT, data_segments
 
-MIN_CHUNK: Final = 64 << 10
+MIN_CHUNK: Final = MIN_SEGMENT
 MAX_CHUNK: Final = 4 << 20
 _CHUNKS: Final = 64
 _BLOCK: Final = 4096
@@ -36,39 +35,6 @@ def chunk_size(size: int) -> int:
     while chunk * _CHUNKS < size and chunk < MAX_CHUNK:
         chunk *= 2
     return chunk
-
-
-def data_segments(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of what is not a hole. Raises OSError."""
-    if size == 0:
-        return
-    if size < 2 * MIN_CHUNK:
-        yield 0, size
-        return
-    begin = end = 0
-    while True:
-        try:
-            data = os.lseek(fd, end, os.SEEK_DATA)
-        except OSError as cause:
-            if cause.errno == errno.ENXIO:  # nothing but a hole from here on
-                break
-            if cause.errno in (errno.EINVAL, errno.EOPNOTSUPP) and end == 0:
-                yield 0, size  # the filesystem cannot tell
-                return
-            raise
-        if data >= size:
-            break
-        hole = min(os.lseek(fd, data, os.SEEK_HOLE), size)
-        if end and data - end < MIN_CHUNK:
-            end = hole  # too small a hole to be worth a chunk of its own
-        else:
-            if end > begin:
-                yield begin, end
-            begin, end = data, hole
-        if end >= size:
-            break
-    if end > begin:
-        yield begin, end
 
 
 class ContentReader:

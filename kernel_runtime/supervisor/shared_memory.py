@@ -1,0 +1,55 @@
+"""Files in the sandbox's /dev/shm that no checkpoint holds: those that the process has not mapped.
+
+What the process has mapped or open is part of its memory (docs/native.md). What it has only left
+there by name is in a tmpfs of the sandbox, which is neither part of the environment nor copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+
+from kernel_runtime.timeline.model import Note
+
+KIND = "shared memory"
+_SHOWN = 10
+
+
+def unheld(proc: Callable[[int], str], executor: int) -> list[Note]:
+    """Name them. proc: the /proc directory of a process in the sandbox, whose init is 1.
+
+    executor: its pid, or 0 if it is gone; then nothing is known.
+    """
+    if not executor:
+        return []
+    directory = f"{proc(1)}/root/dev/shm"
+    names: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries)
+    if not names:
+        return []
+    held = _held(proc(executor))
+    left = [name for name in names if f"/dev/shm/{name}" not in held]
+    notes = [
+        Note(KIND, f"/dev/shm/{name}", "the process has not mapped it, so its content is not held")
+        for name in left[:_SHOWN]
+    ]
+    if len(left) > _SHOWN:
+        notes.append(Note(KIND, f"{len(left) - _SHOWN} more", "likewise"))
+    return notes
+
+
+def _held(proc: str) -> set[str]:
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        with open(f"{proc}/maps", errors="surrogateescape") as maps:
+            found = {line[line.index("/dev/shm/") :].rstrip("\n") for line in maps if _in_it(line)}
+        for number in os.listdir(f"{proc}/fd"):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(f"{proc}/fd/{number}"))
+    return found
+
+
+def _in_it(line: str) -> bool:
+    return " /dev/shm/" in line

@@ -1,0 +1,147 @@
+"""A notebook that outlives its kernels, in a directory that is covered."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+
+
+class Session:
+    """One notebook with its store, in a directory that is covered: /tmp is the host's own."""
+
+    def __init__(self, base: Path, start: Callable[..., Any], store: Path, armed: Path) -> None:
+        self.base, self._start = base, start
+        self.E, self.W = base / "E", base / "W"
+        self.store = store
+        for path in (self.E, self.W):
+            path.mkdir()
+        nbformat.write(nbformat.v4.new_notebook(), self.W / "t.ipynb")
+        self.armed = armed  # where init sees the host's own
+        self.mark = f"TT_TEST_MARK={base}"
+        self.notebook: Any = None
+
+    def start(self, *arguments: str, **env: str) -> Any:
+        """The next kernel on the notebook."""
+        name, value = self.mark.split("=", 1)
+        self.notebook = self._start(
+            *arguments,
+            cwd=self.W,
+            env={
+                "HOME": str(self.base),
+                "JPY_SESSION_NAME": str(self.W / "t.ipynb"),
+                "JUPYTER_TIMETRAVEL_STORE": str(self.store),
+                "TIMETRAVEL_KILL_AT": str(self.armed),
+                name: value,
+                **env,
+            },
+        )
+        self.notebook.run(f"import os; from pathlib import Path; E = Path({str(self.E)!r})")
+        return self.notebook
+
+    def covered(self) -> bool:
+        """Whether E is."""
+        roots = self.notebook.command("status")["environment"]["covered"]
+        return any(str(self.E).startswith(root + "/") for root in roots)
+
+    def state(self) -> str:
+        """What the files say that `put` has written, each with the same text."""
+        shown = self.notebook.run(SHOW).out
+        return shown.splitlines()[-1]
+
+    def put(self, what: str) -> int:
+        """Make files with one text everywhere; return the number of the checkpoint."""
+        self.notebook.run(put(what))
+        return int(self.notebook.head()["number"])
+
+    def wait_until_gone(self) -> None:
+        """The kernel was killed: nothing of it may stay."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end and (self.notebook.manager.is_alive() or self.processes()):
+            time.sleep(0.05)
+        assert not self.notebook.manager.is_alive()
+        assert not self.processes(), [p.cmdline() for p in self.processes()]
+        mounts = Path("/proc/self/mountinfo").read_text()
+        assert "timetravel" not in mounts and str(self.base) not in mounts
+
+    def processes(self) -> list[psutil.Process]:
+        """Those that bear this session's mark, and are no zombies."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+                if self.mark.encode() in environ and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    @property
+    def environments(self) -> list[Path]:
+        return sorted((self.store / "environments").iterdir())
+
+    @property
+    def environment(self) -> Path:
+        (only,) = self.environments
+        return only
+
+    def layers(self) -> set[str]:
+        return set(os.listdir(self.environment / "layers"))
+
+    def needed(self) -> set[str]:
+        """The layers that checkpoints in the store or the mounts refer to."""
+        state = json.loads((self.environment / "state.json").read_text())
+        found = {layer for stack in state["stacks"].values() for layer in stack}
+        found |= {*state["uppers"].values(), state["root_layer"]}
+        for capture in self.published():
+            found |= {layer for stack in capture["stacks"].values() for layer in stack}
+            found.add(capture["root_layer"])
+        return found - {""}
+
+    def published(self) -> list[dict[str, Any]]:
+        """The details of the environment's captures in the store."""
+        with contextlib.closing(sqlite3.connect(self.store / "timelines.sqlite")) as db:
+            texts = [row[0] for row in db.execute("SELECT details FROM captures")]
+        return [details for text in texts if text and "stacks" in (details := json.loads(text))]
+
+    def check_swept(self) -> None:
+        """No half-made layers once the kernel has looked after them."""
+        self.notebook.head()
+        end = time.monotonic() + 10
+        while self.layers() != self.needed() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert self.layers() == self.needed()
+        leftovers = {"state.json", "layers", "root", ".populated", "root.json", "reserve"}
+        assert set(os.listdir(self.environment)) <= leftovers
+        for layer in self.layers():
+            there = set(os.listdir(self.environment / "layers" / layer))
+            assert there <= {"files", "work", "index.json"}, there
+
+
+PUT = """
+for n in range(3):
+    (E / f"f{{n}}").write_text({what!r})
+(E / "d").mkdir(exist_ok=True)
+for old in (E / "d").iterdir(): old.unlink()
+(E / "d" / {what!r}).write_text({what!r})
+log = open(E / "log", "w"); log.write({what!r}); log.flush()
+if os.getuid() == 0: Path("/tt_root").write_text({what!r})
+Path("w").write_text({what!r})
+"""
+SHOW = """
+found = {p.read_text() for p in [*E.glob("f*"), E / "log", *(E / "d").iterdir()] if p.exists()}
+found |= {p.name for p in (E / "d").iterdir()}
+if os.getuid() == 0: found.add(Path("/tt_root").read_text())
+print(" ".join(sorted(found)))
+"""
+
+
+def put(what: str) -> str:
+    """A cell that makes files with one text everywhere."""
+    return PUT.format(what=what)

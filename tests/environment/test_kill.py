@@ -1,0 +1,161 @@
+"""Killed at every place there is: the next start is clean, and no checkpoint has lost anything."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import random
+import signal
+import time
+from typing import Any
+
+import psutil
+import pytest
+from session_world import put
+
+CAPTURE_PLACES = [
+    "init: stopped",
+    "init: copied",
+    "init: replaced",
+    "init: handed over",
+    "init: switched",
+    "init: tidied",
+    "captured",
+    "state half written",
+    "state written",
+    "synced",
+]
+ROOT_CAPTURE_PLACES = ["init: root half captured"]
+RESTORE_PLACES = [
+    "init: restored one",
+    "init: restored all",
+    "restored",
+]
+ROOT_RESTORE_PLACES = ["init: root staged", "init: root removed"]
+
+
+def executor_of(pid: int) -> psutil.Process:
+    for process in psutil.Process(pid).children(recursive=True):
+        if process.name() != "tt-frozen" and "boot.py" in " ".join(process.cmdline()):
+            return process
+    raise AssertionError("no executor")
+
+
+def init_of(pid: int) -> psutil.Process:
+    for process in psutil.Process(pid).children():
+        if "init.main" in " ".join(process.cmdline()):
+            return process
+    raise AssertionError("no init")
+
+
+def run_to_its_death(session: Any, code: str) -> None:
+    """Send a cell that the kernel does not survive, or only just."""
+    notebook = session.notebook
+    with contextlib.suppress(queue.Empty):
+        notebook.wait(notebook.send(code), timeout=0.5)
+    end = time.monotonic() + 20
+    while notebook.manager.is_alive() and time.monotonic() < end:
+        time.sleep(0.05)
+    session.wait_until_gone()
+
+
+def check_all_checkpoints(session: Any, known: dict[int, str]) -> None:
+    """Whatever is published has its files."""
+    session.check_swept()
+    listed = session.notebook.command("list")["checkpoints"]
+    for number in [c["number"] for c in listed if c["number"] in known][-3:]:
+        session.notebook.run(f"%restore {number} --only files")
+        assert session.state() == known[number]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("root", [False, True], ids=["layers", "root directory"])
+def test_a_capture_killed_at_every_place(session, root):
+    known = {}
+    # somebody else who writes, so that files are handed over
+    background = (
+        f"import subprocess; subprocess.Popen(['sh', '-c', 'while sleep 0.01; do echo x; done "
+        f">> {session.E}/other'], cwd='/')"
+    )
+    places = ROOT_CAPTURE_PLACES if root else CAPTURE_PLACES
+    if root and os.geteuid() != 0:
+        pytest.skip("missing ability: root")
+    for number, place in enumerate(places):
+        known[session.put(f"a{number}")] = f"a{number}"
+        session.notebook.run(background)
+        known[session.put(f"b{number}")] = f"b{number}"
+        session.armed.write_text(place)
+        run_to_its_death(session, put(f"c{number}"))
+        assert not session.armed.exists(), f"{place!r} was not passed"
+        session.start()
+        assert session.state() == f"c{number}", place
+        check_all_checkpoints(session, known)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_restore_killed_at_every_place(session):
+    known = {}
+    places = RESTORE_PLACES + (ROOT_RESTORE_PLACES if os.geteuid() == 0 else [])
+    for number, place in enumerate(places):
+        first = session.put(f"a{number}")
+        known[first] = f"a{number}"
+        known[session.put(f"b{number}")] = f"b{number}"
+        session.armed.write_text(place)
+        run_to_its_death(session, f"%restore {first}")
+        assert not session.armed.exists(), f"{place!r} was not passed"
+        session.start()
+        # the state file is written when all is mounted
+        assert session.state() == f"b{number}", place
+        check_all_checkpoints(session, known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["before safety", "stopped", "environment restored"])
+def test_a_restore_killed_in_the_supervisor(session, place):
+    session.notebook.manager.shutdown_kernel()
+    session.start(TIMETRAVEL_FAULT=f"{place}:kill")
+    first = session.put("a")
+    second = session.put("b")
+    run_to_its_death(session, f"%restore {first}")
+    session.start()
+    assert session.state() == ("a" if place == "environment restored" else "b")
+    check_all_checkpoints(session, {first: "a", second: "b"})
+
+
+@pytest.mark.parametrize("who", ["supervisor", "init"])
+def test_killed_at_any_time(session, who):
+    rng = random.Random(who)
+    known = {}
+    for turn in range(3):
+        known[session.put(f"a{turn}")] = f"a{turn}"
+        pid = session.notebook.pid
+        victim = pid if who == "supervisor" else init_of(pid).pid
+        for number in range(5):
+            session.notebook.send(put(f"b{turn}{number}"))
+        time.sleep(rng.random() * 0.15)
+        os.kill(victim, signal.SIGKILL)
+        session.wait_until_gone()
+        session.start()
+        check_all_checkpoints(session, known)
+
+
+def test_the_executor_killed_at_any_time(session):
+    rng = random.Random(1)
+    for turn in range(5):
+        number = session.put(f"a{turn}")
+        executor = executor_of(session.notebook.pid)
+        msg_id = session.notebook.send(put(f"b{turn}") + "\nimport time; time.sleep(0.05)")
+        time.sleep(rng.random() * 0.1)
+        executor.kill()
+        session.notebook.wait(msg_id, timeout=20)
+        session.notebook.run("", ok=False)  # it may die after its reply
+        # the cell is done, or all of it is taken back
+        state = session.state()
+        assert state in (f"a{turn}", f"b{turn}")
+        session.notebook.run(f"%restore {number}")
+        assert session.state() == f"a{turn}"
+    session.notebook.manager.shutdown_kernel()
+    session.wait_until_gone()
