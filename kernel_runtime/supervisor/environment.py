@@ -18,7 +18,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 
 from kernel_runtime.engines.overlay import plan as planning
 from kernel_runtime.engines.overlay.changes import COMPARED_BYTES, touched
-from kernel_runtime.engines.overlay.comparison import compare
+from kernel_runtime.engines.overlay.comparison import FILES_MOST, compare
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.engines.overlay.engine import OverlayEngine
 from kernel_runtime.engines.overlay.hostchanges import host_changes
@@ -33,6 +33,7 @@ from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
 _NOTES_SHOWN = 50
+_LISTED_QUICKLY = 200
 _FOLLOW_S = 2.0
 _LINKS_MOST = 10
 _FOLLOWED = ("/etc/resolv.conf", "/etc/hosts")
@@ -210,14 +211,15 @@ class Environment:
         """Return {"files", "workspace", "packages", "complete"} of what changed; None: the present.
 
         files: list them; packages alone are told faster. quick: files of one size are told apart
-        by their times. workspace: the files of an isolated one, which are in the layers too.
+        by their times, and few are listed. workspace: the files of an isolated one, which are in
+        the layers too.
         """
         if self.engine is None:
             return {"files": [], "workspace": [], "packages": [], "complete": True}
         engine = self.engine
         sides = [engine.present() if c is None else _places(c)[0] for c in (before, after)]
-        most = 0 if quick else COMPARED_BYTES
-        found = await asyncio.to_thread(compare, engine, sides[0], sides[1], files, most)
+        read, most = (0, _LISTED_QUICKLY) if quick else (COMPARED_BYTES, FILES_MOST)
+        found = await asyncio.to_thread(compare, engine, sides[0], sides[1], files, read, most)
         roots = [os.getcwd(), *self._config.more_workspace] if self._config.is_isolated else []
         found["files"], found["workspace"] = _parted(found["files"], roots)
         return found

@@ -322,7 +322,7 @@ class Restorer:
                 safety.environment,
                 plan.environment,
                 files=files,
-                quick=True,
+                quick=plan.tell_s <= _TELL_S,
             )
         except OSError as error:
             session.log.warning("What the restore changes outside is not known: %s", error)

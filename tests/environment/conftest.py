@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -59,7 +60,7 @@ def notebook(start: Callable[..., Any]) -> Any:
 @pytest.fixture
 def base() -> Iterator[Path]:
     """A directory that is covered, and holds the store too."""
-    made = Path(tempfile.mkdtemp(prefix="tt-kernels-", dir="/var/tmp"))
+    made = Path(tempfile.mkdtemp(prefix="tt-kernels-", dir=os.path.expanduser("~")))
     yield made
     shutil.rmtree(made, ignore_errors=True)
 

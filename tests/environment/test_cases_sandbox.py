@@ -398,7 +398,7 @@ def test_10_agents_and_sockets_of_the_desktop(start, tmp_path, ability):
 PLAYED = """
 mount --bind "$ETC" /etc && {mounts}
 for word; do case "$word" in *.json) chown 12345 "$word";; esac; done
-exec setpriv --reuid=12345 --regid=12345 --clear-groups "$@"
+exec setpriv --reuid=12345 --regid=12345 --clear-groups sh -c 'cd "$W" && exec "$@"' sh "$@"
 """
 
 
@@ -412,16 +412,17 @@ def play(start_notebook, tmp_path, ability):
     with open(tmp_path / "etc/passwd", "a") as f:
         f.write("ttcase:x:12345:12345::/nonexistent:/bin/sh\n")
 
-    def start(mounts="true", **env):
+    def start(mounts="true", covered=True, **env):
         for name in ("work", "home", "ipython", "store", "r"):
             (tmp_path / name).mkdir(exist_ok=True)
             os.chown(tmp_path / name, 12345, 12345)
             (tmp_path / name).chmod(0o700)
         prefix = ("unshare", "-m", "sh", "-c", PLAYED.format(mounts=mounts).strip(), "sh")
-        named = {"ETC": str(tmp_path / "etc"), "HOME": str(tmp_path / "home"), **env}
-        notebook = start_notebook(prefix=prefix, env=named)
+        named = {"ETC": str(tmp_path / "etc"), "HOME": str(tmp_path / "home")}
+        notebook = start_notebook(prefix=prefix, env={**named, "W": str(tmp_path / "work"), **env})
         found = notebook.command("status")["environment"]
-        ability(f"overlays ({found['problem']})", bool(found["covered"]))
+        if covered:
+            ability(f"overlays ({found['problem']})", bool(found["covered"]))
         return notebook
 
     return start
@@ -510,3 +511,65 @@ def test_08_resolv_conf(play, start, tmp_path, state, who, ability):
     while (seen := eval(notebook.run("look()").result))[1] == text and time.monotonic() < end:
         time.sleep(0.2)
     assert seen == (link, "nameserver 1.2.3.4\n")
+
+
+# -- 11: the home directory on a file server -------------------------------------------------
+
+
+@pytest.fixture
+def file_server(tmp_path, ability):
+    """Mount a directory as a file server would; give it and the directory behind it."""
+    ability("FUSE", os.geteuid() == 0 and os.path.exists("/dev/fuse"))
+    started = []
+
+    def begin(latency=0.0):
+        source, mounted = tmp_path / "served", tmp_path / "nfs"
+        for name in ("", "work", "store"):
+            (source / name).mkdir(exist_ok=True)
+            os.chown(source / name, 12345, 12345)
+        mounted.mkdir()
+        server = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("fuse_passthrough.py"), source, mounted],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "LATENCY": str(latency)},
+        )  # fmt: skip
+        started.append((server, mounted))
+        ability("FUSE", server.stdout.readline() == "mounted\n")
+        return mounted, source
+
+    yield begin
+    for server, mounted in started:
+        subprocess.run(["umount", "-l", mounted], check=False)
+        server.kill()
+        server.wait()
+        server.stdout.close()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("store", ["there too", "on a local disk"])
+def test_11_the_workspace_on_a_file_server(file_server, play, store):
+    mounted, source = file_server()
+    where = {"JUPYTER_TIMETRAVEL_STORE": str(mounted / "store")} if store == "there too" else {}
+    notebook = play(covered=not where, W=str(mounted / "work"), **where)
+    cell = notebook.run("import os\nopen('a', 'w').write('1'); f = open('a')")
+    print(cell.text("stderr"), notebook.command("status")["environment"])
+    a = checkpoint(notebook, "nfs")
+    notebook.run("os.unlink('a'); open('b', 'w').write('2')")
+    assert any(name.startswith(".nfs") for name in os.listdir(source / "work"))
+    print(notebook.run(f"%restore {a}").out)
+    seen = notebook.run("print(sorted(os.listdir('.')), open('a').read(), f.read())").out
+    print(seen)
+
+
+@pytest.mark.root
+def test_11_many_small_files_far_away(file_server, play):
+    mounted, source = file_server(0.001)
+    for n in range(1000):
+        (source / f"work/{n}").write_text(str(n))
+        os.chown(source / f"work/{n}", 12345, 12345)
+    notebook = play(W=str(mounted / "work"))
+    began = time.monotonic()
+    checkpoint(notebook, "all of them")
+    print(time.monotonic() - began)
+    began = time.monotonic()
+    checkpoint(notebook, "again")
+    print(time.monotonic() - began)

@@ -99,6 +99,7 @@ class Environment:
         self.own_user_namespace = NamespaceSandbox.mode == "user-namespaces"
         self._host = replace(
             planning.this_host(own_user_namespace=self.own_user_namespace),
+            foreign=(),  # /var/tmp is covered all the same
             # the other directories of / would only cost time
             children=lambda path: ["var"] if path == "/" else planning._directories(path),
         )

@@ -196,6 +196,7 @@ class Tree(RuleBasedStateMachine):
         self.world.do(engine.collect(referenced))
         wanted = {layer for stack in engine.state.stacks.values() for layer in stack}
         wanted |= {*engine.state.uppers.values(), engine.state.root_layer, *referenced} - {""}
+        wanted = wanted.union(*engine._mounted.values())
         assert set(self.world.layers()) == wanted
         for layer in wanted:
             assert set(os.listdir(self.world.directory / "layers" / layer)) <= {"files", "work"}

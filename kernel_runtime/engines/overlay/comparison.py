@@ -23,10 +23,12 @@ def compare(
     after: Mapping[str, Sequence[str]],
     list_files: bool = True,
     compared_bytes: int = COMPARED_BYTES,
+    most: int = FILES_MOST,
 ) -> dict[str, Any]:
     """Return files, packages and whether the files are all there are. Reads the disk.
 
-    compared_bytes: content that is read at most to tell files of one size apart.
+    compared_bytes: content that is read at most to tell files of one size apart. most: files that
+    are listed.
     """
     roots = [
         root
@@ -41,7 +43,7 @@ def compare(
             views = engine.views(stacks)
             sides.append({r: open_views.enter_context(views[r]) for r in roots if r in views})
         for root in sorted(sides[0]) if list_files else ():
-            found = changes(sides[0][root], sides[1][root], FILES_MOST - len(files), compared_bytes)
+            found = changes(sides[0][root], sides[1][root], most - len(files), compared_bytes)
             complete = complete and found.complete
             files += [
                 {

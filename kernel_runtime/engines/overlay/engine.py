@@ -86,6 +86,8 @@ class OverlayEngine:
         self._unsynced: list[str] = []
         self._on_disk: set[str] = set()
         """Layers that the state file names. It may be older than the state, on a full disk."""
+        self._mounted: dict[str, set[str]] = {}
+        """Layers below each mount: after a merge they are still those that were merged."""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -113,17 +115,23 @@ class OverlayEngine:
             root_layer=state.root_layer,
         )
         told.update(answer["problems"])
-        state.uppers = answer["uppers"]
+        self.state = state
+        self._take_uppers(answer["uppers"])
         state.root_layer = answer["root_layer"]
         state.boot, state.running = boot_id(), True
         state.since_ns = state.since_ns or time.time_ns()
-        self.state = state
         # what was the upper at the end is named by checkpoints from now on
         layers = [*dict.fromkeys(layer for stack in state.stacks.values() for layer in stack)]
         layers += [state.root_layer] if state.root_layer else []
         self._unsynced = [layer for layer in layers if layer not in state.synced]
         self._write()
         return told
+
+    def _take_uppers(self, uppers: dict[str, str]) -> None:
+        for root, upper in uppers.items():
+            if upper != self.state.uppers.get(root):
+                self._mounted[root] = set(self.state.stacks.get(root, ()))
+        self.state.uppers = uppers
 
     def _write(self) -> None:
         """Note what is mounted. On a full disk what was noted before stays true, and is kept."""
@@ -220,7 +228,7 @@ class OverlayEngine:
             if one["upper"] != state.uppers.get(root):
                 state.stacks[root] = stack
             self._note(captured, root, one)
-        state.uppers.update(answer["uppers"])
+        self._take_uppers({**state.uppers, **answer["uppers"]})
         if answer["root_layer"]:
             captured.fresh.append(answer["root_layer"])
             state.root_layer = answer["root_layer"]
@@ -302,7 +310,7 @@ class OverlayEngine:
         faults.point("restored")
         changed: bool = answer["uppers"] != self.state.uppers
         self.state.stacks = {root: stack for root, stack in wanted.items() if stack}
-        self.state.uppers = answer["uppers"]
+        self._take_uppers(answer["uppers"])
         self.state.root_layer = root_layer
         self._write()
         return changed
@@ -335,7 +343,7 @@ class OverlayEngine:
         if root is None or root.path not in self.state.uppers:
             return True
         answer = await self._init.request("refresh", root=root.path)
-        self.state.uppers = answer["uppers"]
+        self._take_uppers(answer["uppers"])
         self._write()
         return bool(answer["done"])
 
@@ -394,7 +402,7 @@ class OverlayEngine:
     async def collect(self, referenced: Iterable[str]) -> None:
         """Delete the layers that no checkpoint and no mount refers to."""
         state = self.state
-        wanted = {*referenced, *state.names(), *self._on_disk}
+        wanted = {*referenced, *state.names(), *self._on_disk}.union(*self._mounted.values())
         gone = [
             id for id in self.directory.all_layers() if id not in wanted and not id.endswith(ASIDE)
         ]

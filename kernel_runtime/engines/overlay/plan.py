@@ -138,21 +138,21 @@ def make_plan(
         if not any(_within(path, one) for one in own):
             plan.not_covered[path] = _FOREIGN
             own.add(path)
+    unseen = {*hidden, environment}
     for name in host.children("/"):
-        _cover(plan, host, f"/{name}", own)
+        _cover(plan, host, f"/{name}", own | unseen)
     plan.passes = sorted(
         path
         for path in {*own, *plan.not_covered}
         if (root := plan.root_of(path)) is not None and root.path != path
     )
-    unseen = {*hidden, environment}
     for path in sorted(unseen):
         if any(path != one and _within(path, one) for one in unseen):
             continue  # hidden with what it lies in
         root = plan.root_of(path)
         if root is None or any(_within(path, one) for one in plan.passes):
             plan.masked.append(path)
-        elif path != root.path:
+        else:
             root.hidden.append(os.path.relpath(path, root.path))
     for path in owned_copies if host.own_user_namespace else ():
         if (root := plan.root_of(path)) is not None:
@@ -221,7 +221,7 @@ def this_host(*, own_user_namespace: bool) -> Host:
         writable=lambda path: os.access(path, os.W_OK),
         is_root=os.geteuid() == 0,
         own_user_namespace=own_user_namespace,
-        foreign=_foreign() if own_user_namespace else (),
+        foreign=_foreign(mounts) if own_user_namespace else (),
     )
 
 
@@ -230,10 +230,12 @@ _FOREIGN_ENTRIES: Final = 5000
 _SYSTEM: Final = frozenset({"/usr", "/etc", "/boot", "/proc", "/sys", "/dev", "/run", "/tmp"})
 
 
-def _foreign() -> list[str]:
+def _foreign(mounts: Iterable[MountPoint]) -> list[str]:
     """Look for directories that this user may write to but that belong to others: /var/tmp, shared
     folders of a group. Only near the top: a look at everything would take seconds."""
     uid, gid = os.geteuid(), os.getegid()
+    # a file server that is gone would be waited for
+    apart = _SYSTEM | {mount.path for mount in mounts if mount.why_not}
     found = []
     todo = [("/", 0)]
     seen = 0
@@ -243,7 +245,7 @@ def _foreign() -> list[str]:
             with os.scandir(parent) as entries:
                 for entry in entries:
                     seen += 1
-                    if not entry.is_dir(follow_symlinks=False) or entry.path in _SYSTEM:
+                    if not entry.is_dir(follow_symlinks=False) or entry.path in apart:
                         continue
                     st = entry.stat(follow_symlinks=False)
                     theirs = st.st_uid != uid or st.st_gid != gid
