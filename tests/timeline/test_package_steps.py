@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -30,7 +31,7 @@ def test_places_are_apart() -> None:
 
 @given(st.lists(st.sampled_from(["1", "2", None]), min_size=1, max_size=8))
 def test_any_walk_is_its_two_ends(versions: list[str | None]) -> None:
-    walk = [[change("a", was, now)] for was, now in zip(versions, versions[1:], strict=False)]
+    walk = [[change("a", was, now)] for was, now in pairwise(versions)]
     found = compose(walk)
     if versions[0] == versions[-1]:
         assert found == []
