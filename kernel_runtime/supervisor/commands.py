@@ -248,7 +248,10 @@ class Commands:
             },
             "workspace": [str(root) for root in session.files.roots],
             "environment": session.environment.status(),
-            "limits": session.limits + ([session.files.problem] if session.files.problem else []),
+            "limits": [
+                *session.limits,
+                *filter(None, (session.files.problem, session.persistence.problem)),
+            ],
             "counts": {
                 "checkpoints": len(session.timeline),
                 "frozen": len(session.frozen),

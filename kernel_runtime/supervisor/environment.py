@@ -90,7 +90,10 @@ class Environment:
     def _plan(
         self, directory: Path, workspace: list[Path], hidden: list[Path], own_user_namespace: bool
     ) -> planning.Plan:
-        host = planning.this_host(own_user_namespace=own_user_namespace)
+        likely = [self._prefix, os.path.expanduser("~"), os.environ.get("TMPDIR", "/tmp")]
+        host = planning.this_host(
+            own_user_namespace=own_user_namespace, paths=[os.path.realpath(p) for p in likely]
+        )
         sockets = [] if self._config.docker_socket else list(planning.DOCKER_SOCKETS)
         masked = [*hidden, Path(jupyter_runtime_dir())]
         if self._sockets_hidden():

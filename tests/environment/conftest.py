@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -57,12 +58,56 @@ def notebook(start: Callable[..., Any]) -> Any:
     return start()
 
 
+PLAYED = """
+mount --bind "$ETC" /etc && {mounts}
+for word; do case "$word" in *.json) chown 12345 "$word";; esac; done
+exec setpriv --reuid=12345 --regid=12345 --clear-groups sh -c 'cd "$W" && exec "$@"' sh "$@"
+"""
+
+
+@pytest.fixture
+def play(
+    start_notebook: Callable[..., Any], tmp_path: Path, ability: Callable[[str, bool], None]
+) -> Callable[..., Any]:
+    """As root: start a kernel as an ordinary user (12345), on a host with another /etc.
+
+    That is ``tmp_path / "etc"``. mounts: shell. before: a program around it.
+    """
+    ability("root", os.geteuid() == 0)
+    for directory in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
+        directory.chmod(0o755)
+    subprocess.run(["cp", "-a", "/etc", tmp_path / "etc"], check=True)
+    with open(tmp_path / "etc/passwd", "a") as f:
+        f.write("ttcase:x:12345:12345::/nonexistent:/bin/sh\n")
+
+    def start(
+        mounts: str = "true", covered: bool = True, before: tuple[str, ...] = (), **env: str
+    ) -> Any:
+        for name in ("work", "home", "ipython", "store", "r"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            os.chown(tmp_path / name, 12345, 12345)
+            (tmp_path / name).chmod(0o700)
+        shell = ("sh", "-c", PLAYED.format(mounts=mounts).strip(), "sh")
+        named = {"ETC": str(tmp_path / "etc"), "HOME": str(tmp_path / "home")}
+        notebook = start_notebook(
+            prefix=("unshare", "-m", *before, *shell),
+            env={**named, "W": str(tmp_path / "work"), **env},
+        )
+        found = notebook.command("status")["environment"]
+        if covered:
+            ability(f"overlays ({found['problem']})", bool(found["covered"]))
+        return notebook
+
+    return start
+
+
 @pytest.fixture
 def base() -> Iterator[Path]:
     """A directory that is covered, and holds the store too."""
     made = Path(tempfile.mkdtemp(prefix="tt-kernels-", dir=os.path.expanduser("~")))
     yield made
-    shutil.rmtree(made, ignore_errors=True)
+    open_up(made)
+    shutil.rmtree(made)
 
 
 @pytest.fixture

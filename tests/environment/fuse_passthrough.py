@@ -1,9 +1,9 @@
 """``fuse_passthrough.py SOURCE MOUNTPOINT``: what a home directory on a file server is like.
 
-A filesystem in user space (Linux, fuse(4), the protocol of version 7.31) that passes on what a plain
-directory has: without extended attributes, without types in directory listings, without exchanges of
-names, refusing root, and with deleted files that are still open kept as ``.nfs…``. LATENCY is seconds
-per request. Ends when it is unmounted.
+A filesystem in user space (fuse(4), version 7.31 of its protocol) that passes on what a plain
+directory has: without extended attributes, without types in its listings, without exchanging of
+names, without a word at close(2), refusing root; deleted files that are still open become
+``.nfs…``. LATENCY is seconds per request. Ends when it is unmounted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Passthrough:
                 if name is None:
                     raise Refused(errno.ENOSYS)
                 if uid == 0 and name not in ("init", "destroy", "forget", "batch_forget",
-                                             "release", "releasedir", "flush"):  # fmt: skip
+                                             "release", "releasedir"):  # fmt: skip
                     raise Refused(errno.EACCES)
                 reply = getattr(self, name)(node, body, uid, gid)
             except Refused as refused:
@@ -270,7 +270,7 @@ class Passthrough:
     def nothing(self, node: int, body: bytes, uid: int, gid: int) -> bytes:
         return b""
 
-    flush = fsync = fsyncdir = access = releasedir = nothing
+    fsync = fsyncdir = access = releasedir = nothing
 
     def opendir(self, node: int, body: bytes, uid: int, gid: int) -> bytes:
         return struct.pack("=QII", 0, 0, 0)
@@ -291,7 +291,7 @@ class Passthrough:
 OPCODES = {
     1: "lookup", 2: "forget", 3: "getattr", 4: "setattr", 5: "readlink", 6: "symlink", 8: "mknod",
     9: "mkdir", 10: "unlink", 11: "rmdir", 12: "rename", 13: "link", 14: "open_", 15: "read",
-    16: "write", 17: "statfs", 18: "release", 20: "fsync", 25: "flush", 26: "init", 27: "opendir",
+    16: "write", 17: "statfs", 18: "release", 20: "fsync", 26: "init", 27: "opendir",
     28: "readdir", 29: "releasedir", 30: "fsyncdir", 34: "access", 35: "create", 38: "destroy",
     42: "batch_forget", 45: "rename2",
 }  # fmt: skip

@@ -87,6 +87,34 @@ def test_02_root_has_every_id(notebook, home):
     assert (home / "theirs").read_text() == "x"
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("depth", [0, 1, 6])
+def test_02_a_directory_of_the_user_in_one_of_roots(play, depth):
+    """What is on the way to it cannot be copied up: EOVERFLOW, where it is not foreseen."""
+    top = Path(tempfile.mkdtemp(prefix="tt-test-", dir="/opt"))
+    try:
+        top.chmod(0o755)
+        mine = top.joinpath(*"abcdef"[:depth]) / "mine"
+        mine.mkdir(parents=True)
+        (mine / "f").write_text("1")
+        for path in (mine, mine / "f"):
+            os.chown(path, 12345, 12345)
+        # it is found near the top, or because it is somewhere that users write
+        notebook = play(**({"TMPDIR": str(mine)} if depth else {}))
+        notebook.run(f"import os; os.chdir({str(mine)!r})")
+        a = checkpoint(notebook, "mine")
+        notebook.run("open('new', 'w').close(); open('f', 'w').write('2'); os.mkdir('d')")
+        b = checkpoint(notebook, "written")
+        look = "print([n for n in ('d', 'f', 'new') if os.path.exists(n)], open('f').read())"
+        notebook.run(f"%restore {a}")
+        assert notebook.run(look).out == "['f'] 1"
+        notebook.run(f"%restore {b}")
+        assert notebook.run(look).out == "['d', 'f', 'new'] 2"
+        assert not (mine / "new").exists() and (mine / "f").read_text() == "1"
+    finally:
+        shutil.rmtree(top)
+
+
 # -- 04: process 1 ---------------------------------------------------------------------------
 
 
@@ -374,8 +402,8 @@ def test_10_agents_and_sockets_of_the_desktop(start, tmp_path, ability):
         )
         # a server in a cell is the host's to open
         notebook.run(
-            "import http.server, threading\n"
-            "server = http.server.HTTPServer(('127.0.0.1', 0), http.server.BaseHTTPRequestHandler)\n"
+            "import threading\nfrom http.server import BaseHTTPRequestHandler, HTTPServer\n"
+            "server = HTTPServer(('127.0.0.1', 0), BaseHTTPRequestHandler)\n"
             "threading.Thread(target=server.serve_forever, daemon=True).start()"
         )
         served = int(notebook.run("server.server_port").result)
@@ -393,39 +421,7 @@ def test_10_agents_and_sockets_of_the_desktop(start, tmp_path, ability):
         shutil.rmtree(runtime)
 
 
-# -- hosts of other kinds, played by root for an ordinary user ------------------------------
-
-PLAYED = """
-mount --bind "$ETC" /etc && {mounts}
-for word; do case "$word" in *.json) chown 12345 "$word";; esac; done
-exec setpriv --reuid=12345 --regid=12345 --clear-groups sh -c 'cd "$W" && exec "$@"' sh "$@"
-"""
-
-
-@pytest.fixture
-def play(start_notebook, tmp_path, ability):
-    """Start a kernel as another user, on a host with another /etc."""
-    ability("root", os.geteuid() == 0)
-    for directory in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-        directory.chmod(0o711)
-    subprocess.run(["cp", "-a", "/etc", tmp_path / "etc"], check=True)
-    with open(tmp_path / "etc/passwd", "a") as f:
-        f.write("ttcase:x:12345:12345::/nonexistent:/bin/sh\n")
-
-    def start(mounts="true", covered=True, **env):
-        for name in ("work", "home", "ipython", "store", "r"):
-            (tmp_path / name).mkdir(exist_ok=True)
-            os.chown(tmp_path / name, 12345, 12345)
-            (tmp_path / name).chmod(0o700)
-        prefix = ("unshare", "-m", "sh", "-c", PLAYED.format(mounts=mounts).strip(), "sh")
-        named = {"ETC": str(tmp_path / "etc"), "HOME": str(tmp_path / "home")}
-        notebook = start_notebook(prefix=prefix, env={**named, "W": str(tmp_path / "work"), **env})
-        found = notebook.command("status")["environment"]
-        if covered:
-            ability(f"overlays ({found['problem']})", bool(found["covered"]))
-        return notebook
-
-    return start
+# -- hosts of other kinds, played by root for an ordinary user (conftest.play) ---------------
 
 
 @pytest.mark.root
@@ -551,16 +547,19 @@ def test_11_the_workspace_on_a_file_server(file_server, play, store):
     where = {"JUPYTER_TIMETRAVEL_STORE": str(mounted / "store")} if store == "there too" else {}
     notebook = play(covered=not where, W=str(mounted / "work"), **where)
     cell = notebook.run("import os\nopen('a', 'w').write('1'); f = open('a')")
-    print(cell.text("stderr"), notebook.command("status")["environment"])
+    assert ("is on fuse" in cell.text("stderr")) == bool(where)
     a = checkpoint(notebook, "nfs")
     notebook.run("os.unlink('a'); open('b', 'w').write('2')")
     assert any(name.startswith(".nfs") for name in os.listdir(source / "work"))
-    print(notebook.run(f"%restore {a}").out)
-    seen = notebook.run("print(sorted(os.listdir('.')), open('a').read(), f.read())").out
-    print(seen)
+    notebook.run(f"%restore {a}")
+    seen = (
+        "print(sorted(n for n in os.listdir('.') if n[:4] != '.nfs'), open('a').read(), f.read())"
+    )
+    assert notebook.run(seen).out == "['a'] 1 1"
 
 
 @pytest.mark.root
+@pytest.mark.slow
 def test_11_many_small_files_far_away(file_server, play):
     mounted, source = file_server(0.001)
     for n in range(1000):
@@ -569,7 +568,4 @@ def test_11_many_small_files_far_away(file_server, play):
     notebook = play(W=str(mounted / "work"))
     began = time.monotonic()
     checkpoint(notebook, "all of them")
-    print(time.monotonic() - began)
-    began = time.monotonic()
-    checkpoint(notebook, "again")
-    print(time.monotonic() - began)
+    assert time.monotonic() - began < 6  # 30 s for 5,000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 import pytest
 from session_world import Session
+
+from kernel_runtime.engines.overlay.removal import remove_tree
 
 MIB = 1 << 20
 
@@ -36,9 +37,7 @@ def mount(base: Path, ability: Callable[[str, bool], None]) -> Iterator[Callable
 
 
 @pytest.fixture
-def begin(
-    base: Path, tmp_path: Path, start_notebook: Callable[..., Any]
-) -> Callable[..., Session]:
+def begin(base: Path, tmp_path: Path, start_notebook: Callable[..., Any]) -> Callable[..., Session]:
     """A notebook on a store of the test's choice; its kernel is not started."""
 
     def make(store: Path) -> Session:
@@ -60,7 +59,7 @@ except OSError as e: print("chmod", e.errno)
 os.unlink(E / "big"); print("deleted")
 """
 FILL = """
-f = open(E / "fill", "wb", buffering=0)
+f = open(E / "zeros", "wb", buffering=0)
 try:
     while True: f.write(bytes(4096))
 except OSError as e: print(e.errno)
@@ -95,7 +94,7 @@ def test_not_a_byte_is_left_on_the_disk(mount, begin):
         notebook.run(f"y = {turn}; f.close()\n" + FILL)
     notebook.run(f"%restore {first}")
     assert session.state() == "one"
-    assert notebook.run('print((E / "fill").exists())').out == "False"
+    assert notebook.run('print((E / "zeros").exists())').out == "False"
     second = session.put("two")
     notebook.run(f"%restore {first}")
     notebook.run(f"%restore {second}")
@@ -148,15 +147,11 @@ def test_a_store_on_a_mount_of_its_own_is_not_seen_inside(mount, begin):
 def test_a_layer_was_deleted_by_hand(session):
     notebook = session.notebook
     first = session.put("one")
-    record = next(
-        c for c in notebook.command("list")["checkpoints"] if c["number"] == first
-    )
+    record = next(c for c in notebook.command("list")["checkpoints"] if c["number"] == first)
     session.put("two")
     assert record["number"] == first
     layers = json.loads((session.environment / "state.json").read_text())["stacks"]
-    stack = next(
-        stack for root, stack in layers.items() if str(session.E).startswith(root + "/")
-    )
+    stack = next(stack for root, stack in layers.items() if str(session.E).startswith(root + "/"))
     needed = next(layer for layer in reversed(stack))
     os.rename(session.environment / "layers" / needed, session.base / "taken")
     refused = notebook.refused("restore", checkpoint=first)
@@ -241,8 +236,44 @@ def test_the_power_fails_in_the_second_session(session):
 def test_the_environment_is_deleted_by_hand(session):
     number = session.put("one")
     session.notebook.manager.shutdown_kernel()
-    shutil.rmtree(session.environment)
+    remove_tree(session.environment)
     notebook = session.start()
     assert session.covered()
     refused = notebook.refused("restore", checkpoint=number, only="files")
     assert "gone" in refused["evalue"] and "Nothing was changed" in refused["evalue"]
+
+
+@pytest.mark.timeout(240)
+def test_the_disk_is_filled_again_and_again(mount, begin):
+    """When what is held back is used up at last, a restore is refused and the kernel lives."""
+    store = mount("-t", "tmpfs", "-o", "size=48m,mode=700", "tmpfs")
+    session = begin(store)
+    notebook = session.start()
+    first = session.put("one")
+    session.check_swept()
+    (store / "ours").write_bytes(bytes(20 * MIB))
+    for turn in range(7):
+        assert notebook.run(f"y = {turn}\n{FILL}").out == "28"
+        with open(store / "more", "ab", buffering=0) as f:
+            try:
+                while True:
+                    f.write(bytes(4096))
+            except OSError:
+                pass
+        cell = notebook.run(f"%restore {first}", ok=turn < 2)
+        if cell.status == "ok":
+            assert session.state() == "one"
+        else:
+            assert "RestoreRefused" in cell.error and "No room" in cell.error
+            assert notebook.run("y").result == str(turn)
+    for name in ("ours", "more"):
+        os.unlink(store / name)
+    second = session.put("two")
+    notebook.run(f"%restore {first}")
+    assert session.state() == "one"
+    notebook.run(f"%restore {second}")
+    notebook.manager.shutdown_kernel()
+    session.start()
+    assert session.state() == "two"
+    session.notebook.run(f"%restore {first} --only files")
+    assert session.state() == "one"

@@ -179,11 +179,14 @@ class Environment:
 
     def end_all(self) -> None:
         """End every process inside."""
+        self._leave()
+        self.do(self.sandbox.kill_all_but([]))
+
+    def _leave(self) -> None:
         if self._agent is not None:
             self._agent[1].close()
             self._agent[2].close()
             self._agent = None
-        self.do(self.sandbox.kill_all_but([]))
 
     def restore(self, held: Held) -> bool:
         self.end_all()
@@ -198,10 +201,12 @@ class Environment:
 
     def restart(self, referenced: Iterable[str], *, killed: bool = False) -> None:
         """End and start again; killed: without a chance to write anything."""
-        self.end_all()
         if killed:
+            self._leave()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.sandbox._pid, signal.SIGKILL)
+        else:
+            self.end_all()
         self.do(self.sandbox.close())
         if not killed:
             self.do(self.engine.close(referenced))
@@ -209,9 +214,7 @@ class Environment:
         self.do(self.engine.collect(referenced))
 
     def close(self) -> None:
-        if self._agent is not None:
-            self._agent[1].close()
-            self._agent[2].close()
+        self._leave()
         if self.sandbox is not None:
             self.do(self.sandbox.close())
         self.loop.close()

@@ -155,7 +155,12 @@ class OverlayEngine:
             aside = []
             while lost_power and stack and stack[0] not in state.synced:
                 # it may not have reached the disk, or half of it: kept, but not used
-                aside.append(stack.pop(0))
+                suspect = stack.pop(0)
+                old = state.merged.pop(suspect, [])
+                if old and all(map(self.directory.exists, old)):
+                    stack[:0] = old  # what it was merged of is still there
+                else:
+                    aside.append(suspect)
             if aside:
                 self._put_aside(aside)
                 told[root] = (

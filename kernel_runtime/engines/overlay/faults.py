@@ -1,7 +1,7 @@
 """Named places at which tests end this process: the supervisor, or the sandbox's init.
 
-``TIMETRAVEL_KILL_AT`` is a file's path; the process that passes the place named in it ends there, as
-if killed, and removes the file. Without the variable a place costs one comparison.
+``TIMETRAVEL_KILL_AT`` is a file's path; the process that passes the place named in it ends there,
+as if killed, and removes the file. Without the variable a place costs one comparison.
 """
 
 from __future__ import annotations

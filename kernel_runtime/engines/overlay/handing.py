@@ -1,8 +1,8 @@
 """Files that are being written while their layer is frozen.
 
-The inode moves on into the new upper, so that whoever holds it writes what everybody sees; the layer
-keeps a copy. Which file it is, is told by its inode: a name says nothing once the file was opened
-in an older mount and renamed since, or has several names.
+The inode moves on into the new upper, so that whoever holds it writes what everybody sees; the
+layer keeps a copy. Which file it is, is told by its inode: a name says nothing once the file was
+opened in an older mount and renamed since, or has several names.
 
 Runs in the sandbox's init, like mounts.py, while all processes are stopped.
 """

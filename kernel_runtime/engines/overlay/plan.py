@@ -6,7 +6,8 @@ Pure but for the two questions that `Host` answers; so every host can be tried i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ DOCKER_SOCKETS: Final = ("/run/docker.sock", "/run/podman/podman.sock", "/run/co
 
 OWNED_COPIES: Final = ("/etc/ssh/ssh_config",)
 OWNED_COPIES_IN: Final = ("/etc/ssh/ssh_config.d",)
+
+COPIED_BYTES: Final = 1 << 20
+"""A file that is larger is not copied into the layers."""
 
 _REMOTE: Final = (
     "nfs", "cifs", "smb", "fuse", "9p", "ceph", "gluster", "lustre", "afs", "autofs", "gpfs",
@@ -67,6 +71,11 @@ class Host:
     own_user_namespace: bool
     foreign: Sequence[str] = ()
     """Directories that the user may write to and whose owner or group does not exist inside."""
+    owned: Sequence[str] = ()
+    """The user's directories in directories of others."""
+    files: Mapping[str, bool] = field(default_factory=dict)
+    """Mount points that are no directories (containers have /etc/hosts); whether they are small
+    regular files, which can be copied."""
 
 
 @dataclass
@@ -141,6 +150,9 @@ def make_plan(
     unseen = {*hidden, environment}
     for name in host.children("/"):
         _cover(plan, host, f"/{name}", own | unseen)
+    if host.own_user_namespace:
+        _cover_owned(plan, host, own | unseen)
+    _cover_files(plan, host, own | unseen)
     plan.passes = sorted(
         path
         for path in {*own, *plan.not_covered}
@@ -170,7 +182,9 @@ def _cover(plan: Plan, host: Host, path: str, own: set[str]) -> None:
     if here and (why := here[-1].why_not):
         plan.not_covered[path] = why
         return
-    below = [m for m in host.mounts if _within(m.path, path) and m.path != path]
+    # of several at one place the last one is on top
+    top = {m.path: m for m in host.mounts if _within(m.path, path) and m.path != path}
+    below = list(top.values())
     if below and host.own_user_namespace:
         # an overlay over a directory with mounts below it is refused: they are locked to it
         if host.writable(path):
@@ -191,8 +205,32 @@ def _cover_mount(plan: Plan, host: Host, mount: MountPoint, own: set[str]) -> No
         return
     if mount.why_not:
         plan.not_covered[mount.path] = mount.why_not
-    elif all(root.path != mount.path for root in plan.roots):
+    elif mount.path not in host.files and all(root.path != mount.path for root in plan.roots):
         plan.roots.append(RootPlan(mount.path, host.writable(mount.path)))
+
+
+def _cover_owned(plan: Plan, host: Host, own: set[str]) -> None:
+    """Whatever is written is copied up with the directories on the way to it, and those of others
+    cannot be made in a user namespace (EOVERFLOW): what is below them needs an overlay of its own.
+    """
+    for path in sorted(host.owned):
+        root = plan.root_of(path)
+        if root is None or root.path in (path, os.path.dirname(path)):
+            continue
+        if not any(_within(path, one) for one in own):
+            plan.roots.append(RootPlan(path, True))
+
+
+def _cover_files(plan: Plan, host: Host, own: set[str]) -> None:
+    """An overlay shows what lies below a file that has a mount of its own: it is copied."""
+    for path, small in host.files.items():
+        root = plan.root_of(path)
+        if root is None or any(_within(path, one) for one in own):
+            continue
+        if small:
+            root.copies.append(os.path.relpath(path, root.path))
+        else:
+            plan.not_covered[path] = "it is a file with a mount of its own"
 
 
 def _within(path: str, directory: str) -> bool:
@@ -211,18 +249,37 @@ def read_mounts(text: str) -> list[MountPoint]:
     return found
 
 
-def this_host(*, own_user_namespace: bool) -> Host:
-    """The machine that this runs on."""
+def this_host(*, own_user_namespace: bool, paths: Iterable[str] = ()) -> Host:
+    """The machine that this runs on. paths: where the user is likely to write, wherever it is."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
         mounts = read_mounts(f.read())
+    foreign, owned = _near_the_top(mounts, paths) if own_user_namespace else ([], [])
     return Host(
         mounts=mounts,
         children=_directories,
         writable=lambda path: os.access(path, os.W_OK),
         is_root=os.geteuid() == 0,
         own_user_namespace=own_user_namespace,
-        foreign=_foreign(mounts) if own_user_namespace else (),
+        foreign=foreign,
+        owned=owned,
+        files=_files(mounts),
     )
+
+
+def _files(mounts: Iterable[MountPoint]) -> dict[str, bool]:
+    found = {}
+    # what lies in a remote filesystem, or is hidden by one, is reached through it only
+    apart = [*HOST_PATHS, *(mount.path for mount in mounts if mount.why_not)]
+    for mount in mounts:
+        if any(_within(mount.path, path) for path in apart):
+            continue
+        try:
+            st = os.stat(mount.path)
+        except OSError:
+            continue
+        if not stat.S_ISDIR(st.st_mode):
+            found[mount.path] = stat.S_ISREG(st.st_mode) and st.st_size <= COPIED_BYTES
+    return found
 
 
 _FOREIGN_DEPTH: Final = 3
@@ -230,17 +287,23 @@ _FOREIGN_ENTRIES: Final = 5000
 _SYSTEM: Final = frozenset({"/usr", "/etc", "/boot", "/proc", "/sys", "/dev", "/run", "/tmp"})
 
 
-def _foreign(mounts: Iterable[MountPoint]) -> list[str]:
-    """Look for directories that this user may write to but that belong to others: /var/tmp, shared
-    folders of a group. Only near the top: a look at everything would take seconds."""
+def _near_the_top(
+    mounts: Iterable[MountPoint], paths: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """Look for directories that this user may write to but that belong to others (/var/tmp, shared
+    folders of a group), and for the user's own in those of others (/data/users/me).
+
+    Only near the top, where a look at everything would take seconds, and on the way to paths.
+    """
     uid, gid = os.geteuid(), os.getegid()
     # a file server that is gone would be waited for
     apart = _SYSTEM | {mount.path for mount in mounts if mount.why_not}
-    found = []
-    todo = [("/", 0)]
+    foreign: list[str] = []
+    owned: set[str] = set()
+    todo = [("/", 0, False)]
     seen = 0
     while todo and seen < _FOREIGN_ENTRIES:
-        parent, depth = todo.pop(0)
+        parent, depth, mine = todo.pop(0)
         try:
             with os.scandir(parent) as entries:
                 for entry in entries:
@@ -250,12 +313,32 @@ def _foreign(mounts: Iterable[MountPoint]) -> list[str]:
                     st = entry.stat(follow_symlinks=False)
                     theirs = st.st_uid != uid or st.st_gid != gid
                     if theirs and os.access(entry.path, os.W_OK):
-                        found.append(entry.path)
-                    elif depth + 1 < _FOREIGN_DEPTH:
-                        todo.append((entry.path, depth + 1))
+                        foreign.append(entry.path)
+                        continue
+                    if not (theirs or mine):
+                        owned.add(entry.path)
+                    if depth + 1 < _FOREIGN_DEPTH:
+                        todo.append((entry.path, depth + 1, not theirs))
         except OSError:
             continue
-    return found
+    for path in paths:
+        if not any(_within(path, one) for one in {*apart, *foreign}):
+            owned.update(_first_owned(path, uid, gid))
+    return foreign, sorted(owned)
+
+
+def _first_owned(path: str, uid: int, gid: int) -> list[str]:
+    """The first directory on the way to a path that is the user's."""
+    at = ""
+    for name in path.strip("/").split("/"):
+        at += f"/{name}"
+        try:
+            st = os.lstat(at)
+        except OSError:
+            break
+        if (st.st_uid, st.st_gid) == (uid, gid):
+            return [at] if stat.S_ISDIR(st.st_mode) else []
+    return []
 
 
 def _directories(path: str) -> list[str]:

@@ -114,8 +114,7 @@ class RootDirectory:
                     if os.path.islink(target) or not os.path.isdir(target):
                         with contextlib.suppress(OSError):
                             os.unlink(target)
-                        os.mkdir(target)
-                        copy_attributes(os.fsencode(entry.path), os.fsencode(target))
+                        os.mkdir(target)  # what is mounted there shows its own attributes
                     self._mounted.add(entry.name)
                 elif first and not os.path.lexists(target):
                     if entry.is_symlink():

@@ -14,6 +14,7 @@ from typing import Any
 from kernel_runtime import linux
 from kernel_runtime.engines.overlay.handing import copy_attributes
 from kernel_runtime.engines.overlay.mounts import Mounts, Root
+from kernel_runtime.engines.overlay.plan import COPIED_BYTES
 from kernel_runtime.engines.overlay.rootdir import RootDirectory
 
 _QUIET = linux.MS_NOSUID | linux.MS_NODEV
@@ -151,8 +152,9 @@ def _own_shared_memory() -> None:
 def _mask(path: str, host: int, hidden: list[str], copies: list[str]) -> int:
     """Fill an empty tmpfs: a layer above the host's own, with whiteouts for what must not be seen.
 
-    copies: files that programs refuse if their owner is not root or the user (ssh's settings):
-    in a user namespace root's files belong to nobody, so they get a copy that is the user's.
+    copies: files that are mount points; and files that programs refuse if their owner is not root
+    or the user (ssh's settings): in a user namespace root's files belong to nobody, so they get a
+    copy that is the user's.
     """
     top = os.open(path, os.O_PATH | os.O_DIRECTORY)
     mask, below = f"/proc/self/fd/{top}", f"/proc/self/fd/{host}"
@@ -176,9 +178,12 @@ def _mask(path: str, host: int, hidden: list[str], copies: list[str]) -> int:
 
 def _copy_owned(source: str, target: str) -> None:
     with contextlib.suppress(OSError), open(source, "rb") as f:
-        data = f.read(1 << 20)
+        data = f.read(COPIED_BYTES)
         fd = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444)
         with open(fd, "wb") as copy:
             copy.write(data)
             st = os.fstat(f.fileno())
+            if os.geteuid() == 0:
+                os.fchown(fd, st.st_uid, st.st_gid)
+                os.fchmod(fd, stat.S_IMODE(st.st_mode))
             os.utime(copy.fileno(), ns=(st.st_atime_ns, st.st_mtime_ns))

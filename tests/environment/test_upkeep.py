@@ -1,0 +1,75 @@
+"""Merging and deleting of layers, under a kernel that goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from typing import Any
+
+import pytest
+from session_world import Session, put
+
+
+def cells(session: Session, count: int) -> dict[int, str]:
+    return {session.put(f"a{number}"): f"a{number}" for number in range(count)}
+
+
+def delete_but_the_ends(session: Session, known: dict[int, str]) -> dict[int, str]:
+    numbers = sorted(known)
+    for number in numbers[1:-1]:
+        asked = {"version": 1, "command": "delete", "args": {"checkpoint": number}}
+        session.notebook.control("timetravel_request", asked, timeout=3)
+    return {number: known[number] for number in (numbers[0], numbers[-1])}
+
+
+def wait_for_merges(session: Session, count: int) -> None:
+    end = time.monotonic() + 10
+    while len(session.layers()) > count and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def check(
+    session: Session, known: dict[int, str], restore: Any = "%restore {} --only files"
+) -> None:
+    for number, text in known.items():
+        session.notebook.run(restore.format(number))
+        assert session.state() == text
+
+
+def test_layers_are_merged_under_a_running_kernel(session):
+    session.notebook.run("kept = open(E / 'held', 'w'); kept.write('1'); kept.flush()")
+    known = cells(session, 10)
+    before = len(session.layers())
+    known = delete_but_the_ends(session, known)
+    wait_for_merges(session, before - 4)
+    assert len(session.layers()) < before
+    # all is there: in the mounts that are older than the merge too
+    assert session.state() == "a9"
+    session.notebook.run("kept.write('2'); kept.flush()")
+    assert session.notebook.run("(E / 'held').read_text()").result == "'12'"
+    check(session, known, "%restore {}")
+    check(session, known)
+    session.notebook.manager.shutdown_kernel()
+    session.start()
+    session.check_swept()
+    assert session.state() == "a9"
+    check(session, known)
+
+
+@pytest.mark.parametrize("place", ["merged", "state half written", "synced"])
+def test_killed_while_layers_are_merged(session, place):
+    known = cells(session, 10)
+    session.armed.write_text("merged" if place == "merged" else "")
+    with contextlib.suppress(queue.Empty):
+        known = delete_but_the_ends(session, known)
+    if place != "merged":
+        session.armed.write_text(place)
+        with contextlib.suppress(queue.Empty):
+            session.notebook.wait(session.notebook.send(put("a9")), timeout=2)
+    session.wait_until_gone()
+    session.start()
+    session.check_swept()
+    assert session.state() == "a9"
+    listed = {c["number"] for c in session.notebook.command("list")["checkpoints"]}
+    check(session, {number: text for number, text in known.items() if number in listed})
