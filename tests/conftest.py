@@ -236,6 +236,19 @@ def notebook(start_notebook: Callable[..., Notebook]) -> Notebook:
     return start_notebook()
 
 
+NEED_ROOT = {"play", "small", "mount"}
+"""Fixtures of tests/environment and tests/overlay that mount disks or play other users."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs root by the fixtures that it uses."""
+    for item in items:
+        if item.path.parent.name in ("environment", "overlay"):
+            if NEED_ROOT.intersection(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.root)
+
+
 def needs(ability: str, present: bool) -> None:
     """Skip the test by the name of what is missing; fail where it must be there."""
     if present:

@@ -111,6 +111,7 @@ def test_the_doctor_finds_the_same(host: Any) -> None:
     assert rows["covered"]["state"] == "skipped"
 
 
+@pytest.mark.root
 def test_root_without_the_right_to_mount(
     start_notebook: Any, home: Path, ability: Callable[[str, bool], None]
 ) -> None:
@@ -219,6 +220,7 @@ def test_last_words_name_the_error_and_the_place() -> None:
     assert "signal 11" in explain("/v/bin/python", "odd last line\n", "signal 11").text
 
 
+@pytest.mark.root
 def test_root_in_another_mode_leaves_the_layers_alone(
     start_notebook: Any, home: Path, tmp_path: Path, ability: Callable[[str, bool], None]
 ) -> None:
