@@ -244,9 +244,9 @@ NEED_ROOT = {"play", "small", "mount"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs root by the fixtures that it uses."""
     for item in items:
-        if item.path.parent.name in ("environment", "overlay"):
-            if NEED_ROOT.intersection(getattr(item, "fixturenames", ())):
-                item.add_marker(pytest.mark.root)
+        is_ours = item.path.parent.name in ("environment", "overlay")
+        if is_ours and NEED_ROOT.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.root)
 
 
 def needs(ability: str, present: bool) -> None:
