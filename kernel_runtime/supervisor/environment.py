@@ -20,7 +20,7 @@ from kernel_runtime.engines.overlay import plan as planning
 from kernel_runtime.engines.overlay.changes import COMPARED_BYTES, touched
 from kernel_runtime.engines.overlay.comparison import FILES_MOST, compare
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
-from kernel_runtime.engines.overlay.engine import OverlayEngine
+from kernel_runtime.engines.overlay.engine import DEEP, OverlayEngine
 from kernel_runtime.engines.overlay.hostchanges import host_changes
 from kernel_runtime.engines.overlay.index import build_index, load_index
 from kernel_runtime.engines.overlay.trial import explain
@@ -304,11 +304,16 @@ class Environment:
 
     # -- upkeep -----------------------------------------------------------------------------
 
-    async def upkeep(self, captures: Iterable[Capture | None]) -> bool:
+    async def upkeep(self, captures: Iterable[Capture | None], lock: asyncio.Lock) -> bool:
         """Merge what can be; say whether anything was, so that `rewritten` has something new."""
         if self.engine is None:
             return False
-        return await self.engine.upkeep([dict(_places(c)[0]) for c in captures if c is not None])
+        named = [dict(_places(c)[0]) for c in captures if c is not None]
+        return await self.engine.upkeep(named, lock)
+
+    def is_deep(self, times: int = 1) -> bool:
+        """Whether some stack has so many layers, or so many times as many, that it is merged."""
+        return self.engine is not None and self.engine.depth >= DEEP * times
 
     def rewritten(self, capture: Capture) -> Capture | None:
         """A capture that names merged layers instead of those that they stand for, or None."""

@@ -87,6 +87,7 @@ class Session:
         self.frozen: dict[str, Frozen] = {}
         # one checkpoint or restore at a time
         self.lock = asyncio.Lock()
+        self._tidying = asyncio.Lock()
         self._python = python
         self._arguments = list(arguments)
         self._runtime_dir = runtime_dir
@@ -513,17 +514,20 @@ class Session:
 
     async def tidy_environment(self) -> None:
         """Merge layers, let checkpoints name the merged ones, delete what nothing needs."""
-        async with self.lock:
+        async with self._tidying:
             captures = [c.capture("filesystem", engine="overlay") for c in self.timeline]
-            if await self.environment.upkeep(captures):
+            merged = await self.environment.upkeep(captures, self.lock)
+            if merged:
                 await self.environment.flush()
-                for checkpoint, capture in zip(list(self.timeline), captures):
+            async with self.lock:
+                for checkpoint in list(self.timeline) if merged else ():
+                    capture = checkpoint.capture("filesystem", engine="overlay")
                     new = self.environment.rewritten(capture) if capture is not None else None
                     if new is not None:
                         changed = self.timeline.set_capture(checkpoint.id, new)
                         self.persistence.save(self.timeline, changed)
-            await self.persistence.written()
-            await self.environment.collect(self.layers_in_use())
+                await self.persistence.written()
+                await self.environment.collect(self.layers_in_use())
 
     def now(self) -> datetime:
         """The time that checkpoints bear."""

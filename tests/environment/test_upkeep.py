@@ -42,6 +42,11 @@ def test_layers_are_merged_under_a_running_kernel(session):
     known = cells(session, 10)
     before = len(session.layers())
     known = delete_but_the_ends(session, known)
+    # what is mounted stays until the next capture of a change; then it can go
+    passing = session.put("on the way")
+    session.put("a9")
+    asked = {"version": 1, "command": "delete", "args": {"checkpoint": passing}}
+    session.notebook.control("timetravel_request", asked)
     wait_for_merges(session, before - 4)
     assert len(session.layers()) < before
     # all is there: in the mounts that are older than the merge too

@@ -368,10 +368,16 @@ class OverlayEngine:
 
     # -- upkeep -----------------------------------------------------------------------------
 
-    async def upkeep(self, named: Sequence[Stacks]) -> bool:
+    @property
+    def depth(self) -> int:
+        """Layers of the deepest stack."""
+        return max(map(len, self.state.stacks.values()), default=0)
+
+    async def upkeep(self, named: Sequence[Stacks], lock: asyncio.Lock | None = None) -> bool:
         """Merge the oldest layers of stacks that are deep, and layers that are always together.
 
-        named: the stacks that checkpoints name. Says whether anything was merged. Never raises.
+        named: the stacks that checkpoints name. lock: see merge(). Says whether anything was
+        merged. Never raises.
         """
         merged = False
         for root, stack in list(self.state.stacks.items()):
@@ -381,22 +387,26 @@ class OverlayEngine:
                 together = [stack[_LEFT_UNMERGED:]]
             for run in together[:1]:
                 with contextlib.suppress(SandboxError):
-                    await self.merge(root, run)
+                    await self.merge(root, run, lock)
                     merged = True
         return merged
 
-    async def merge(self, root: str, run: Sequence[str]) -> str:
+    async def merge(self, root: str, run: Sequence[str], lock: asyncio.Lock | None = None) -> str:
         """Make one layer that equals a run of others; they stay until nothing refers to them.
 
-        Raises SandboxError; then nothing has changed.
+        lock: the session's, if the caller does not hold it. Layers do not change, so only the
+        exchange needs it: no cell waits for a merge. Raises SandboxError; then nothing has changed.
         """
         answer = await self._init.request("merge", layers=list(run))
         new: str = answer["layer"]
-        await self._init.request("merged", root=root, old=list(run), new=new)
-        self.state.merged[new] = list(run)
-        self.state.stacks[root] = replace_run(self.state.stacks.get(root, []), run, new)
-        self._unsynced.append(new)
-        self._write()
+        async with lock or contextlib.nullcontext():
+            if not self.directory.exists(new):
+                raise SandboxError("The merged layer was collected before it was used.")
+            await self._init.request("merged", root=root, old=list(run), new=new)
+            self.state.merged[new] = list(run)
+            self.state.stacks[root] = replace_run(self.state.stacks.get(root, []), run, new)
+            self._unsynced.append(new)
+            self._write()
         faults.point("merged")
         return new
 
