@@ -8,7 +8,7 @@ from jupyter_timetravel.arguments import LineParser
 def checkpoint_parser() -> LineParser:
     """Of ``%checkpoint``."""
     parser = LineParser(
-        "checkpoint", "Keep the present state of the session, to come back to with %%restore."
+        "checkpoint", "Keep the present state of the session, to come back to with %restore."
     )
     parser.add_argument("comment", nargs="*", help="What this state is; quotes are optional.")
     parser.add_argument("--label", metavar="L", help="A name to restore it by.")

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -140,9 +140,8 @@ class Store:
                         " VALUES (?, ?, ?, ?, ?)",
                         (state.id, raw_path, kernel_name, _now(), state.next_number),
                     )
-                timeline = Timeline(
-                    state, rows.read_checkpoints(self._connection, state.id, self.variables)
-                )
+                found = rows.read_checkpoints(self._connection, state.id, self.variables)
+                timeline = Timeline(*_whole(state, found))
                 for checkpoint in list(timeline):
                     captures = tuple(
                         _after_restart(c, checkpoint, epoch) for c in checkpoint.captures
@@ -184,9 +183,8 @@ class Store:
             ).fetchone()
             if row is None:
                 raise StoreError(f"The store {self.directory} has no timeline {id} any more.")
-            return Timeline(
-                TimelineState(*row), rows.read_checkpoints(self._connection, id, self.variables)
-            )
+            found = rows.read_checkpoints(self._connection, id, self.variables)
+            return Timeline(*_whole(TimelineState(*row), found))
 
     def forget(self, id: str) -> Purged | None:
         """Delete a timeline with all of its checkpoints; None if a kernel has it."""
@@ -296,6 +294,26 @@ class Store:
             finally:
                 if syncs_more:
                     self._connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _whole(
+    state: TimelineState, checkpoints: Sequence[Checkpoint]
+) -> tuple[TimelineState, list[Checkpoint]]:
+    """A timeline that can be read although a checkpoint of it is gone: its children move up."""
+    known = {checkpoint.id for checkpoint in checkpoints}
+    found: list[Checkpoint] = []
+    for checkpoint in checkpoints:
+        if checkpoint.parent is not None and checkpoint.parent not in known:
+            checkpoint = replace(checkpoint, parent=found[-1].id if found else None)
+        found.append(checkpoint)
+    newest = found[-1] if found else None
+    if state.head is not None and state.head not in known:
+        state = replace(state, head=newest.id if newest else None)
+    if state.last_safety is not None and state.last_safety not in known:
+        state = replace(state, last_safety=None)
+    if newest is not None and newest.number >= state.next_number:
+        state = replace(state, next_number=newest.number + 1)
+    return state, found
 
 
 def _after_restart(capture: Capture, checkpoint: Checkpoint, epoch: str) -> Capture:

@@ -494,16 +494,19 @@ class Session:
     async def _publish(self, id: str) -> None:
         # what a checkpoint names must be on the disk before the database names it
         self._unpublished.append(id)
+        ready = list(self._unpublished)
         await asyncio.gather(self.files.flush(), self.environment.flush())
-        ids, self._unpublished = self._unpublished, []
-        for id in ids:
-            if id in self.timeline:
-                layers = self.timeline[id].capture("filesystem", engine="overlay")
-                await self.environment.index(layers)
-            if id in self.timeline:
-                await self.package_steps.learn(self.timeline[id])
-            if id in self.timeline:
-                self.persistence.save(self.timeline, self.timeline[id])
+        # parents before children, and nothing is waited for in between: at whatever moment the
+        # supervisor is killed, the store holds no checkpoint whose parent it does not hold
+        for one in ready:
+            if one in self._unpublished:
+                self._unpublished.remove(one)
+                if one in self.timeline:
+                    self.persistence.save(self.timeline, self.timeline[one])
+        if id in self.timeline:
+            await self.environment.index(self.timeline[id].capture("filesystem", engine="overlay"))
+        if id in self.timeline:
+            await self.package_steps.learn(self.timeline[id])
 
     def layers_in_use(self) -> set[str]:
         """The layers of the environment that some checkpoint needs."""

@@ -246,6 +246,7 @@ for level in $(seq $DEPTH); do
     below=$TOP/r$level
 done
 for name in proc sys dev run tmp; do mount --rbind /$name $below/$name; done
+mkdir -p "$below$V" && mount --rbind "$V" "$below$V"
 cd $below && pivot_root . . && umount -l . && cd "$W"
 """
 
@@ -257,7 +258,9 @@ def test_07_jupyter_in_a_container(home, E, start_notebook, tmp_path, depth, whe
     work = tmp_path / "work"
     work.mkdir()
     named = {"TOP": str(home / "top"), "W": str(work), "HOME": str(home), "DEPTH": str(depth)}
-    arguments = [f"--Supervisor.store={home}/store"] if where == "inside" else []
+    named["V"] = str(tmp_path)  # what the store and the workspace lie on
+    arguments = [f"--Supervisor.host_paths={tmp_path}"]
+    arguments += [f"--Supervisor.store={home}/store"] if where == "inside" else []
     notebook = start_notebook(
         *arguments, prefix=among_mounts(CONTAINER.strip()), env=named, cwd=work
     )

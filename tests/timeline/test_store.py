@@ -391,3 +391,21 @@ def test_the_runtime_directory_leaves_room_for_socket_names(monkeypatch, tmp_pat
         assert ".." not in path.parts
     finally:
         path.rmdir()
+
+
+def test_a_timeline_that_lost_a_checkpoint_can_be_read(store, add):
+    """Whatever a kill, or a hand, has left: its children move up, and the rest is there."""
+    timeline = store.load_timeline(NOTEBOOK, "k", epoch="e1")
+    kept = [add(timeline) for _ in range(4)]
+    store.save(timeline.state, kept)
+    path = store.directory / FILE_NAME
+    store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM checkpoints WHERE id = ?", (kept[1].id,))
+    connection.close()
+    again = open_store(store.directory)
+    found = again.load_timeline(NOTEBOOK, "k", epoch="e1")
+    assert [c.id for c in found] == [kept[0].id, kept[2].id, kept[3].id]
+    assert found[kept[2].id].parent == kept[0].id
+    assert found.head is not None and found.head.id == kept[3].id
+    again.close()

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+_LOCKED = 1 << 62
+
 _STOP_S = 0.05
 """Seconds in which a stopped process shows as such; one that waits for a disk may take longer."""
 
@@ -138,6 +140,15 @@ def _descriptor(
     if stat.S_ISDIR(st.st_mode):
         if not is_executor and mount == mounts[root][-1]:
             found[root].inside.append(_name(pid))
+    elif (
+        not is_executor
+        and stat.S_ISREG(st.st_mode)
+        and st.st_nlink
+        and (flags & (os.O_ACCMODE | os.O_APPEND) == os.O_RDWR or flags & _LOCKED)
+        and mount == mounts[root][-1]
+    ):
+        # a database or a lock file: locks of two mounts do not meet, so both must stay on one
+        found[root].inside.append(_name(pid))
     elif stat.S_ISREG(st.st_mode) and flags & os.O_ACCMODE != os.O_RDONLY and st.st_nlink:
         deleted = path.endswith(_DELETED)
         identity = (st.st_dev, st.st_ino)
@@ -145,11 +156,14 @@ def _descriptor(
 
 
 def _fdinfo(pid: int, number: str) -> tuple[int, int]:
+    """Flags and mount of a descriptor; _LOCKED is among the flags if it holds a lock."""
     flags = mount = 0
     with open(f"/proc/{pid}/fdinfo/{number}", "rb") as f:
         for line in f:
             if line.startswith(b"flags:"):
-                flags = int(line.split()[1], 8)
+                flags |= int(line.split()[1], 8)
+            elif line.startswith(b"lock:"):
+                flags |= _LOCKED
             elif line.startswith(b"mnt_id:"):
                 mount = int(line.split()[1])
     return flags, mount

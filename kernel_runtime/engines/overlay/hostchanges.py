@@ -46,8 +46,8 @@ def host_changes(
     found: list[str] = []
     home = os.path.expanduser("~")
     for path in [*_books(prefixes), *_touched_directories(views, end)]:
-        if path == home:
-            continue  # every program of the user's writes there
+        if path == home or home.startswith(path.rstrip("/") + "/"):
+            continue  # every program of the user's writes there, and other users' come and go
         if len(found) >= MOST or time.monotonic() > end:
             break
         for one in _changed_in(path, after):
