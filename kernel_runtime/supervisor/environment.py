@@ -24,7 +24,7 @@ from kernel_runtime.engines.overlay.engine import DEEP, OverlayEngine
 from kernel_runtime.engines.overlay.hostchanges import host_changes
 from kernel_runtime.engines.overlay.index import build_index, load_index
 from kernel_runtime.engines.overlay.trial import explain
-from kernel_runtime.errors import EnvironmentRefused, RestoreRefused, SandboxError, TimeTravelError
+from kernel_runtime.errors import EnvironmentRefused, RestoreRefused, SandboxError
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.namespaces import USER_MODES
 from kernel_runtime.sandbox.refusals import is_initial_user_namespace
@@ -403,6 +403,3 @@ def _agents() -> list[str]:
     if bus.startswith("unix:path="):
         found.append(bus.removeprefix("unix:path=").partition(",")[0])
     return [path for path in found if path] + ["/tmp/.X11-unix"]
-
-
-__all__ = ["Environment", "TimeTravelError", "layers_of"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -27,6 +28,15 @@ def home() -> Iterator[Path]:
     yield made
     open_up(made)
     shutil.rmtree(made)
+
+
+@pytest.fixture
+def work(home: Path) -> Path:
+    """The workspace, with the notebook."""
+    made = home / "work"
+    made.mkdir()
+    (made / "n.ipynb").write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4}))
+    return made
 
 
 @pytest.fixture

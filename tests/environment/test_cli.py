@@ -27,15 +27,6 @@ MARK = "def mark(text):\n    open(f'{E}/env.txt', 'w').write(text); open('w.txt'
 
 
 @pytest.fixture
-def work(home: Path) -> Path:
-    """The workspace, with the notebook."""
-    made = home / "work"
-    made.mkdir()
-    (made / "n.ipynb").write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4}))
-    return made
-
-
-@pytest.fixture
 def command(work: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run ``jupyter timetravel …``; NOTEBOOK stands for the notebook. Gives what it prints."""
 

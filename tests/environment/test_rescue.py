@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,6 @@ BREAK = (
     "for m in (traitlets, ipykernel):\n"
     "    pathlib.Path(m.__file__).write_text(\"raise ImportError('broken by install')\\n\")"
 )
-
-
-@pytest.fixture
-def work(home: Path) -> Path:
-    """The workspace, with the notebook."""
-    made = home / "work"
-    made.mkdir()
-    (made / "n.ipynb").write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4}))
-    return made
 
 
 @pytest.fixture

@@ -429,6 +429,3 @@ class OverlayEngine:
         """The timeline is gone: delete everything. The sandbox must be down."""
         with contextlib.suppress(OSError):
             self.directory.remove()
-
-
-__all__ = ["Captured", "EnvironmentRefused", "OverlayEngine", "Stacks"]
