@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from kernel_runtime.engines.overlay.plan import read_mounts
+from kernel_runtime.engines.overlay.plan import read_mounts, within
 
 _ANSWER_S = 1.0
 
@@ -18,7 +18,7 @@ def silent_mounts(roots: Iterable[Path]) -> list[str]:
     tops = [str(root) for root in roots]
     text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     remote = [mount.path for mount in read_mounts(text) if mount.why_not]
-    asked = {path for path in remote if any(_within(path, top) for top in tops)}
+    asked = {path for path in remote if any(within(path, top) for top in tops)}
     answered: set[str] = set()
     # daemons: one that waits for ever must not keep this process
     threads = [threading.Thread(target=_ask, args=(p, answered), daemon=True) for p in asked]
@@ -33,7 +33,3 @@ def _ask(path: str, answered: set[str]) -> None:
     with contextlib.suppress(OSError):
         os.statvfs(path)
     answered.add(path)
-
-
-def _within(path: str, top: str) -> bool:
-    return path == top or path.startswith(top.rstrip("/") + "/")

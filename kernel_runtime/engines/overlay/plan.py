@@ -105,7 +105,7 @@ class Plan:
 
     def root_of(self, path: str) -> RootPlan | None:
         """The root that a path lies in."""
-        inside = [root for root in self.roots if _within(path, root.path)]
+        inside = [root for root in self.roots if within(path, root.path)]
         return max(inside, key=lambda root: len(root.path), default=None)
 
     def request(self, directory: str, stacks: dict[str, list[str]]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def make_plan(
     through = [*HOST_PATHS, *host_paths]
     own = {*through, *workspace}
     for path in host.foreign if host.own_user_namespace else ():
-        if not any(_within(path, one) for one in own):
+        if not any(within(path, one) for one in own):
             plan.not_covered[path] = _FOREIGN
             own.add(path)
     unseen = {*hidden, environment}
@@ -159,10 +159,10 @@ def make_plan(
         if (root := plan.root_of(path)) is not None and root.path != path
     )
     for path in sorted(unseen):
-        if any(path != one and _within(path, one) for one in unseen):
+        if any(path != one and within(path, one) for one in unseen):
             continue  # hidden with what it lies in
         root = plan.root_of(path)
-        if root is None or any(_within(path, one) for one in plan.passes):
+        if root is None or any(within(path, one) for one in plan.passes):
             plan.masked.append(path)
         else:
             root.hidden.append(os.path.relpath(path, root.path))
@@ -176,14 +176,14 @@ def make_plan(
 
 
 def _cover(plan: Plan, host: Host, path: str, own: set[str]) -> None:
-    if any(_within(path, one) for one in own):
+    if any(within(path, one) for one in own):
         return
     here = [m for m in host.mounts if m.path == path]
     if here and (why := here[-1].why_not):
         plan.not_covered[path] = why
         return
     # of several at one place the last one is on top
-    top = {m.path: m for m in host.mounts if _within(m.path, path) and m.path != path}
+    top = {m.path: m for m in host.mounts if within(m.path, path) and m.path != path}
     below = list(top.values())
     if below and host.own_user_namespace:
         # an overlay over a directory with mounts below it is refused: they are locked to it
@@ -196,12 +196,12 @@ def _cover(plan: Plan, host: Host, path: str, own: set[str]) -> None:
         return
     plan.roots.append(RootPlan(path, host.writable(path)))
     for mount in below:
-        if not any(_within(mount.path, one) for one in own):
+        if not any(within(mount.path, one) for one in own):
             _cover_mount(plan, host, mount, own)
 
 
 def _cover_mount(plan: Plan, host: Host, mount: MountPoint, own: set[str]) -> None:
-    if any(_within(mount.path, path) for path in plan.not_covered):
+    if any(within(mount.path, path) for path in plan.not_covered):
         return
     if mount.why_not:
         plan.not_covered[mount.path] = mount.why_not
@@ -217,7 +217,7 @@ def _cover_owned(plan: Plan, host: Host, own: set[str]) -> None:
         root = plan.root_of(path)
         if root is None or root.path in (path, os.path.dirname(path)):
             continue
-        if not any(_within(path, one) for one in own):
+        if not any(within(path, one) for one in own):
             plan.roots.append(RootPlan(path, True))
 
 
@@ -225,7 +225,7 @@ def _cover_files(plan: Plan, host: Host, own: set[str]) -> None:
     """An overlay shows what lies below a file that has a mount of its own: it is copied."""
     for path, small in host.files.items():
         root = plan.root_of(path)
-        if root is None or any(_within(path, one) for one in own):
+        if root is None or any(within(path, one) for one in own):
             continue
         if small:
             root.copies.append(os.path.relpath(path, root.path))
@@ -233,7 +233,8 @@ def _cover_files(plan: Plan, host: Host, own: set[str]) -> None:
             plan.not_covered[path] = "it is a file with a mount of its own"
 
 
-def _within(path: str, directory: str) -> bool:
+def within(path: str, directory: str) -> bool:
+    """Whether a path is a directory or lies in it, by their names."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
@@ -271,7 +272,7 @@ def _files(mounts: Iterable[MountPoint]) -> dict[str, bool]:
     # what lies in a remote filesystem, or is hidden by one, is reached through it only
     apart = [*HOST_PATHS, *(mount.path for mount in mounts if mount.why_not)]
     for mount in mounts:
-        if any(_within(mount.path, path) for path in apart):
+        if any(within(mount.path, path) for path in apart):
             continue
         try:
             st = os.stat(mount.path)
@@ -322,7 +323,7 @@ def _near_the_top(
         except OSError:
             continue
     for path in paths:
-        if not any(_within(path, one) for one in {*apart, *foreign}):
+        if not any(within(path, one) for one in {*apart, *foreign}):
             owned.update(_first_owned(path, uid, gid))
     return foreign, sorted(owned)
 
