@@ -88,6 +88,8 @@ class Process:
         os.chmod(path, 0o777)
         listener.listen(8)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # before anything is sent: a packet from earlier has no sender
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         with ours:
             fds = [listener.fileno(), *([theirs.fileno()] if held else [])]
             self.send({"freeze": options}, fds)
