@@ -71,6 +71,14 @@ class ProcessEngine(Protocol):
         Raises RestoreFailed; then no process was started.
         """
 
+    async def copy(self, frozen: Frozen, fds: Sequence[int]) -> int:
+        """Start a process that has the frozen one's memory, beside the live one; return its pid.
+
+        It is there to be read: nothing of the user's runs in it or reaches out of it. It ends when
+        its link does, or is killed by the caller: it may hang. fds as for wake. Raises
+        CheckpointRefused; then no process was started.
+        """
+
     async def drop(self, frozen: Frozen) -> None:
         """End the frozen process and its twin. The second call does nothing."""
 

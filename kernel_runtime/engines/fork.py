@@ -45,6 +45,7 @@ class WakeFlag(IntFlag):
     NEW_IDS = 1
     CONSUME = 2
     KEEP_IDS_OR_FAIL = 4
+    COPY = 8
 
 
 class ForkEngine:
@@ -111,6 +112,17 @@ class ForkEngine:
                 f"The frozen process {frozen.pid} could not be woken: {error.strerror or error}."
             ) from error
         return Woken(pid, ns / 1e6, consumed=False)
+
+    async def copy(self, frozen: Frozen, fds: Sequence[int]) -> int:
+        try:
+            pid, _, _ = await ask(frozen, Command.WAKE, fds, WakeFlag.COPY)
+        except OSError as error:
+            raise CheckpointRefused(
+                f"The frozen process {frozen.pid} could not be copied: {error.strerror or error}. "
+                "The session runs on, and the checkpoint can be restored as long as the kernel "
+                "runs. The next checkpoint tries again."
+            ) from error
+        return pid
 
     async def prepare_twin(self, frozen: Frozen) -> None:
         """Clone a frozen process ahead of time, so that waking it costs the same at any size.

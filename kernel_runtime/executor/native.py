@@ -5,18 +5,23 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
+import sys
+import threading
+from collections.abc import Sequence
 from ctypes import c_char, c_int32, c_uint32, c_uint64
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernel_runtime.errors import CheckpointRefused
 
-ABI = 2
+ABI = 3
 MOVE = 1
 NEW_IDS = 2
 
 LIBRARY = Path(__file__).resolve().parents[1] / "native" / "libtimetravel.so"
 _REPORT_BYTES = 1 << 18
+_ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 
 _SMALL_MAPPING = 8 << 20
 """Bytes: larger mappings are un-shared by the frozen process (hot_min)."""
@@ -41,6 +46,10 @@ class FreezeArguments(ctypes.Structure):
         ("hot_min", c_uint64),
         ("hold_fd", c_int32),
         ("hold_timeout_ms", c_uint32),
+        ("python_threads", c_uint64),
+        ("filter", c_uint64),
+        ("python_count", c_uint32),
+        ("filter_count", c_uint32),
         ("frozen_pid", c_int32),
         ("threads", c_int32),
         ("blocking_tid", c_int32),
@@ -55,7 +64,8 @@ class FreezeArguments(ctypes.Structure):
         ("hot_bytes", c_uint64),
         ("woken_ids_kept", c_uint32),
         ("frozen_fds", c_int32),
-        ("reserved", c_int32 * 8),
+        ("woken_copy", c_uint32),
+        ("reserved", c_int32 * 7),
     )
 
 
@@ -86,17 +96,27 @@ class Library:
         return touched
 
     def freeze(
-        self, *, hold_fd: int = -1, hold_timeout_ms: int = 5000, **arguments: int
+        self,
+        *,
+        python_threads: Sequence[int] = (),
+        hold_fd: int = -1,
+        hold_timeout_ms: int = 5000,
+        **arguments: int,
     ) -> tuple[int, FreezeArguments, list[list[str]]]:
         """Call tt_freeze; return (0 or which waking this is, results, notes).
 
         A note is [kind, subject, detail]: what the frozen process does not hold, or, in a woken
         one, what could not be rebuilt. Raises CheckpointRefused; then nothing happened.
 
+        python_threads: threading.get_ident() of each thread that runs Python, the caller's own
+        first (see running_python); without them no copy can be woken to be read.
         hold_fd: a connected SOCK_SEQPACKET socket. Its other end is told when the process is
         stopped and lets it go on (struct tt_held in timetravel.h).
         """
+        idents = (c_uint64 * len(python_threads))(*python_threads)
         values = FreezeArguments(
+            python_threads=ctypes.addressof(idents),
+            python_count=len(idents),
             size=ctypes.sizeof(FreezeArguments),
             hold_fd=hold_fd,
             hold_timeout_ms=hold_timeout_ms,
@@ -114,6 +134,36 @@ def parse_notes(report: bytes) -> list[list[str]]:
     """Split the library's report, "kind<tab>subject<tab>detail" in each line."""
     lines = report.decode("utf-8", "replace").splitlines()
     return [[*line.split("\t"), "", ""][:3] for line in lines if line]
+
+
+def running_python() -> list[int]:
+    """Return threading.get_ident() of each thread that runs Python, the caller's own first."""
+    own = threading.get_ident()
+    # the second has threads without a frame, too: such as have just been started
+    others = sys._current_frames().keys() | sys._current_exceptions().keys()
+    return [own, *sorted(others - {own})]
+
+
+class OpenFile(NamedTuple):
+    """A descriptor that was open on a file with a name when the process was frozen."""
+
+    fd: int
+    flags: int
+    """As of fcntl(2), F_GETFL."""
+    offset: int
+    """Bytes."""
+    path: str
+
+
+def open_files(notes: Sequence[Sequence[str]]) -> list[OpenFile]:
+    """Return the files that the report of a copy names."""
+    found = []
+    for kind, subject, detail in notes:
+        if kind == "file" and subject.isdigit():
+            flags, offset, path = detail.split(" ", 2)
+            name = _ESCAPE.sub(lambda hex: bytes([int(hex[1], 16)]), path.encode())
+            found.append(OpenFile(int(subject), int(flags, 8), int(offset), os.fsdecode(name)))
+    return found
 
 
 def _explain(number: int, values: FreezeArguments, notes: list[list[str]]) -> str:

@@ -6,10 +6,10 @@ import os
 import resource
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernel_runtime import errors
-from kernel_runtime.executor import afterwake, lost_children, native, variables, versions
+from kernel_runtime.executor import afterwake, copies, lost_children, native, variables, versions
 from kernel_runtime.executor.environ import EnvironmentVariables
 from kernel_runtime.executor.link import Link
 from kernel_runtime.executor.signals import LeaveCell, interrupts_put_off
@@ -124,7 +124,10 @@ class TimeTravel:
                     aside_limit=command["aside_limit"],
                     hot_min=command["hot_min"],
                     hold_fd=hold,
+                    python_threads=native.running_python(),
                 )
+                if woken and values.woken_copy:
+                    self._serve_copy(notes)
                 if woken:
                     self._link.reset()
         except errors.CheckpointRefused as error:
@@ -159,6 +162,13 @@ class TimeTravel:
             if at_leisure:
                 # after whatever else is ready to run: nobody waits for this
                 self._kernel.io_loop.add_callback(self._touch_pages)
+
+    def _serve_copy(self, notes: list[list[str]]) -> NoReturn:
+        """All that a copy does: it is beside the live session, and never reaches its event loop."""
+        try:
+            copies.serve(self._kernel, self._link.fd, native.open_files(notes))
+        finally:
+            os._exit(1)
 
     def _touch_pages(self) -> None:
         """Make ready what the next cell will write; learn what a fault costs on this machine."""

@@ -1,4 +1,5 @@
 /* freeze.c: tt_freeze: stop, describe, copy (or move), go on. */
+#include "copies.h"
 #include "fds.h"
 #include "frozen.h"
 #include "hold.h"
@@ -48,6 +49,7 @@ static int check(struct tt_freeze *f, struct tt_report *report) {
 static int describe(struct tt_state *state) {
   int error = tt_thread_note(&state->leader);
   if (!error) error = tt_threads_describe(&state->arena, &state->stopped);
+  if (!error) error = tt_copies_describe(state);
   if (!error) error = tt_process_describe(state);
   if (!error) error = tt_timers_describe(state);
   if (!error) error = tt_fds_describe(state);

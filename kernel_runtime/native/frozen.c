@@ -78,7 +78,10 @@ static int prepare(struct tt_state *state, struct incoming *in, struct tt_waking
   if (next != in->count) return -EINVAL;
   w->connection = w->result = -1;
   w->started = in->started;
-  w->ids.want = !(f->flags & TT_NEW_IDS) && !(in->request.flags & TT_WAKE_NEW_IDS) && TT_THREADS;
+  w->copy = (in->request.flags & TT_WAKE_COPY) != 0;
+  if (w->copy && (!f->python_count || in->request.flags & TT_WAKE_CONSUME)) return -EINVAL;
+  const uint32_t new_ids = TT_WAKE_NEW_IDS | TT_WAKE_COPY; /* the old ones are the session's */
+  w->ids.want = !(f->flags & TT_NEW_IDS) && !(in->request.flags & new_ids) && TT_THREADS;
   w->ids.insist = (in->request.flags & TT_WAKE_KEEP_IDS_OR_FAIL) != 0;
   w->ids.kept = w->ids.want;
   w->ids.until_ns = w->started + ID_PATIENCE_NS;
@@ -103,7 +106,7 @@ static int wake(struct tt_state *state, struct incoming *in, int listen_fd) {
     answer(in, error, 0, TT_STEP_CLONE);
     return 0;
   }
-  state->wakes++;
+  state->wakes += !w.copy;
   long pid = tt_clone_copy(&state->leader, &w.ids);
   if (pid == 0) {
     tt_close(ends[0]);
@@ -115,7 +118,7 @@ static int wake(struct tt_state *state, struct incoming *in, int listen_fd) {
   if (pid > 0) {
     wait_for_result(in, ends[0], pid);
   } else {
-    state->wakes--;
+    state->wakes -= !w.copy;
     answer(in, (int)pid, 0, TT_STEP_CLONE);
   }
   tt_close(ends[0]);

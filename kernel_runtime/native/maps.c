@@ -200,11 +200,11 @@ static void report_failed(struct tt_state *state, const char *path, long error) 
 static long map_file(const struct tt_map *m, const char *path, int fd) {
   int own = fd < 0;
   if (own) {
-    fd = tt_open(path, m->prot & PROT_WRITE ? O_RDWR : O_RDONLY);
+    fd = tt_open(path, m->prot & PROT_WRITE && !m->private ? O_RDWR : O_RDONLY);
     if (fd < 0) return fd;
   }
-  long r =
-      SC(SYS_mmap, m->start, m->end - m->start, m->prot, MAP_SHARED | MAP_FIXED, fd, m->offset);
+  int flags = (m->private ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED;
+  long r = SC(SYS_mmap, m->start, m->end - m->start, m->prot, flags, fd, m->offset);
   if (own) tt_close(fd);
   return tt_failed(r) ? r : 0;
 }

@@ -46,10 +46,10 @@ struct tt_object {
   char *made_at; /* while waking: where an anonymous one is mapped whole */
 };
 
-struct tt_map { /* one shared mapping */
+struct tt_map { /* one shared mapping; private: not when it is made again */
   struct tt_map *next;
   uintptr_t start, end;
-  int prot;
+  int prot, private;
   uint64_t offset;
   struct tt_object *object; /* or NULL: path */
   char *path;               /* a file to map again, or NULL: cannot be mapped again */

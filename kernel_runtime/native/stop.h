@@ -35,6 +35,7 @@ struct tt_slot {
   int32_t tid;            /* who was signalled */
   int32_t seen;           /* had reported before the present look at /proc/self/task */
   int32_t worker;         /* one of the kernel's: no signal reaches it */
+  int32_t python;         /* runs Python: not made in a copy */
   uint32_t sent;          /* signals */
   uint64_t sent_ns;       /* since boot */
   struct tt_thread thread;

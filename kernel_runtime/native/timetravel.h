@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TT_ABI 2
+#define TT_ABI 3
 #define TT_EXPORT __attribute__((visibility("default")))
 
 /* Flags of tt_freeze. */
@@ -31,6 +31,12 @@ struct tt_freeze {
   uint64_t hot_min;         /* in: mappings this large are sampled for TT_UNSHARE; 0: none are */
   int32_t hold_fd;          /* in: -1, or whom to wait for before the threads go on: tt_held */
   uint32_t hold_timeout_ms; /* in: for all of that together */
+  /* in: for TT_WAKE_COPY. Address of pthread_self() of each thread that runs Python, the caller's
+   * own first; 0 of them: no copy can be woken */
+  uint64_t python_threads;
+  /* in: address of the seccomp filter (struct sock_filter) that a copy takes; 0 of them: none */
+  uint64_t filter;
+  uint32_t python_count, filter_count; /* in */
   int32_t frozen_pid;       /* out, as seen inside */
   int32_t threads;          /* out: stopped besides the caller */
   int32_t blocking_tid;     /* out, with -ETIMEDOUT */
@@ -40,7 +46,8 @@ struct tt_freeze {
   uint64_t aside_bytes, hot_bytes;                             /* out */
   uint32_t woken_ids_kept; /* out, in a woken process: 1 = pid and thread ids are the old ones */
   int32_t frozen_fds;      /* out: descriptors that have a recipe */
-  int32_t reserved[8];
+  uint32_t woken_copy;     /* out, in a woken process: 1 = one of TT_WAKE_COPY */
+  int32_t reserved[7];
 };
 
 /* Freeze. Only the first thread of a process may call it.
@@ -54,7 +61,8 @@ struct tt_freeze {
  *
  * report receives lines "kind\tsubject\tdetail\n", always ended by a zero byte: what the frozen
  * process will not bring back (when 0 is returned), what could not be rebuilt (k >= 1), or why the
- * call failed. Bytes that are not printable ASCII, and '\', are written as \xNN. */
+ * call failed. In a copy there is, for each descriptor of a file that has a name, a line
+ * "file\tNUMBER\tFLAGS OFFSET PATH", the flags in octal (fcntl(2), F_GETFL). Bytes that are not printable ASCII, and '\', are written as \xNN. */
 TT_EXPORT int tt_freeze(struct tt_freeze *f, char *report, size_t report_size);
 
 /* Held: with hold_fd, a connected AF_UNIX SOCK_SEQPACKET socket, the process that goes on (not
@@ -113,7 +121,9 @@ enum tt_command {
 enum {
   TT_WAKE_NEW_IDS = 1, /* do not try the old ids */
   TT_WAKE_CONSUME = 2, /* the frozen process itself turns into the woken one: no copy */
-  TT_WAKE_KEEP_IDS_OR_FAIL = 4
+  TT_WAKE_KEEP_IDS_OR_FAIL = 4,
+  TT_WAKE_COPY = 8 /* a copy to be read: under new ids, without what reaches out of it; it does not
+                    * count as a waking, and tt_freeze returns 1 in it. docs/native.md */
 };
 
 struct tt_request {

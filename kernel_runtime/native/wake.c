@@ -1,5 +1,6 @@
 /* wake.c: see wake.h. Single-threaded and without libc until the last thread is made; user code
  * runs only when nothing can fail any more. */
+#include "copies.h"
 #include "fds.h"
 #include "memory.h"
 #include "mutexes.h"
@@ -52,6 +53,7 @@ static int descriptors(struct tt_state *state, struct tt_waking *w) {
   int error = park_all(state, w);
   if (!error) error = tt_objects_make(state);
   if (!error) error = tt_fds_rebuild(state, w->passed);
+  if (!error && w->copy) error = tt_copies_streams(w->passed);
   if (!error) tt_maps_make(state);
   tt_objects_close(state);
   for (int i = 0; i < 3; i++) tt_close(w->passed[i]);
@@ -77,10 +79,13 @@ int tt_wake(struct tt_state *state, struct tt_waking *w, int listen_fd) {
   struct tt_freeze *f = state->freeze;
   tt_close(listen_fd);
   tt_report_start(&state->report, state->report_text, state->report_size);
-  int error = tt_process_start(state);
+  int error = w->copy ? tt_copies_trim(state) : 0;
+  if (!error) error = tt_process_start(state);
   if (error) give_up(w, error, TT_STEP_PROCESS);
   error = descriptors(state, w);
   if (error) give_up(w, error, TT_STEP_DESCRIPTORS);
+  if (w->copy) error = tt_copies_confine(state);
+  if (error) give_up(w, error, TT_STEP_PROCESS);
   tt_forget_signals();
   error = tt_threads_make(&state->stopped, &w->ids);
   if (error) give_up(w, error, TT_STEP_THREADS);
@@ -88,9 +93,10 @@ int tt_wake(struct tt_state *state, struct tt_waking *w, int listen_fd) {
   report_threads(state);
   tt_timers_make(state);
   tt_process_finish(state);
-  int k = (int)state->wakes;
+  int k = w->copy ? 1 : (int)state->wakes;
   uint64_t mask = state->mask;
   f->woken_ids_kept = (uint32_t)w->ids.kept;
+  f->woken_copy = (uint32_t)w->copy;
   f->threads = state->stopped.count;
   f->frozen_fds = state->count_fds;
   f->pause_ns = tt_now_ns() - w->started;

@@ -9,6 +9,7 @@ struct tt_waking {
   int result;       /* where the frozen process reads struct tt_result; -1 without one */
   int passed[3];    /* the new link, out, err; -1: none */
   uint64_t started; /* tt_now_ns() at the request */
+  int copy;         /* TT_WAKE_COPY */
   struct tt_ids ids;
 };
 

@@ -11,12 +11,13 @@ import json
 import os
 import socket
 import sys
+import threading
 import traceback
 from typing import Any
 
 MOVE, NEW_IDS = 1, 2
 PING, WAKE, TWIN, UNSHARE, QUIT = 1, 2, 3, 4, 5
-WAKE_NEW_IDS, WAKE_CONSUME, WAKE_KEEP_IDS_OR_FAIL = 1, 2, 4
+WAKE_NEW_IDS, WAKE_CONSUME, WAKE_KEEP_IDS_OR_FAIL, WAKE_COPY = 1, 2, 4, 8
 
 
 class Freeze(ctypes.Structure):
@@ -35,6 +36,10 @@ class Freeze(ctypes.Structure):
         ("hot_min", ctypes.c_uint64),
         ("hold_fd", ctypes.c_int32),
         ("hold_timeout_ms", ctypes.c_uint32),
+        ("python_threads", ctypes.c_uint64),
+        ("filter", ctypes.c_uint64),
+        ("python_count", ctypes.c_uint32),
+        ("filter_count", ctypes.c_uint32),
         ("frozen_pid", ctypes.c_int32),
         ("threads", ctypes.c_int32),
         ("blocking_tid", ctypes.c_int32),
@@ -49,7 +54,8 @@ class Freeze(ctypes.Structure):
         ("hot_bytes", ctypes.c_uint64),
         ("woken_ids_kept", ctypes.c_uint32),
         ("frozen_fds", ctypes.c_int32),
-        ("reserved", ctypes.c_int32 * 8),
+        ("woken_copy", ctypes.c_uint32),
+        ("reserved", ctypes.c_int32 * 7),
     ]
 
 
@@ -120,6 +126,11 @@ class Target:
         f.supervisor_pid, f.stop_timeout_ms = -1, STOP_TIMEOUT_MS
         f.aside_limit, f.hot_min = 256 << 20, 0
         f.hold_fd, f.hold_timeout_ms = -1, HOLD_TIMEOUT_MS
+        own = threading.get_ident()
+        others = [i for i in sys._current_frames() if i != own]
+        idents = (ctypes.c_uint64 * (1 + len(others)))(own, *others)
+        f.python_threads, f.python_count = ctypes.addressof(idents), len(idents)
+        f.filter, f.filter_count = 0, 0
         for name, value in options.items():
             setattr(f, name, value)
         return int(self.library.tt_freeze(f, self.report, len(self.report)))
