@@ -141,22 +141,18 @@ export function addCommands(
     record => record.captures.some(c => c.kind === 'namespace' && c.state === 'ready')
   );
 
-  const beforeCell = (): ICheckpoint | null => {
+  /** Of the cell with the id in the arguments, else of the active one. */
+  const beforeCell = (args: Args): ICheckpoint | null => {
     const on = subject();
-    const id = on?.document?.panel.content.activeCell?.model.id;
-    return on && id ? on.timeline.beforeCell(id) : null;
+    const id = args.cell ?? on?.document?.panel.content.activeCell?.model.id;
+    return on && typeof id === 'string' ? on.timeline.beforeCell(id) : null;
   };
   commands.addCommand(CommandIDs.beforeCell, {
-    label: args => (args.toolbar ? '' : trans.__('Go Back to before This Cell')),
-    caption: () =>
-      beforeCell()
-        ? trans.__('Go back to before this cell (#%1)', beforeCell()!.number)
-        : trans.__('There is no checkpoint from before this cell'),
+    label: trans.__('Go Back to before This Cell'),
     icon: beforeIcon,
-    isEnabled: () => isFree() && beforeCell() !== null,
-    isVisible: () => subject() !== null,
-    execute: () => {
-      const [on, record] = [subject(), beforeCell()];
+    isEnabled: args => isFree() && beforeCell(args) !== null,
+    execute: args => {
+      const [on, record] = [subject(), beforeCell(args)];
       return on && record ? actions.restore(on, record) : undefined;
     }
   });

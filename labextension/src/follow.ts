@@ -45,6 +45,9 @@ export class Follower {
 
   /** Show this widget's timeline from now on; another widget than ours changes nothing. */
   follow(widget: Widget | null): void {
+    if (widget instanceof NotebookPanel || widget instanceof ConsolePanel) {
+      this._add(widget); // it may be told to be current before it is told to be there
+    }
     const subject = widget === null ? undefined : this._subjects.get(widget);
     if (subject !== undefined && subject !== this._current) {
       this._current = subject;
@@ -53,7 +56,7 @@ export class Follower {
   }
 
   private _add(widget: NotebookPanel | ConsolePanel): void {
-    if (this._subjects.has(widget)) {
+    if (this._subjects.has(widget) || widget.isDisposed) {
       return;
     }
     const timeline = new Timeline(widget.sessionContext);

@@ -99,7 +99,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
         }
       });
       if (subject.document !== null) {
-        marks.push(new Marks(subject, () => settings.now, trans));
+        marks.push(new Marks(subject, app.commands, () => settings.now, trans));
       }
     };
     for (const subject of follower.subjects) {

@@ -1,17 +1,24 @@
-/** Cells whose output is of an undone run are dimmed; nothing of that is in the document. */
+/**
+ * What the notebook shows of the timeline: cells whose output is of an undone run are dimmed, and
+ * each cell has a button back to before it. Nothing of that is in the document.
+ */
 import { Cell } from '@jupyterlab/cells';
 import { NotebookActions } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
+import { CommandRegistry } from '@lumino/commands';
 
 import { ISubject } from './follow';
-import { ICheckpoint, ISettings } from './tokens';
+import { beforeIcon } from './icons';
+import { CommandIDs, ICheckpoint, ISettings } from './tokens';
 
 const UNDONE = 'jp-TimeTravel-undone';
 const SINCE = 'jp-TimeTravel-since';
+const BEFORE = 'jp-TimeTravel-before';
 
 export class Marks {
   constructor(
     private _subject: ISubject,
+    private _commands: CommandRegistry,
     private _settings: () => ISettings,
     private _trans: TranslationBundle
   ) {
@@ -21,7 +28,6 @@ export class Marks {
       this._since = since;
       this.update();
     }, this);
-    document!.panel.content.model?.cells.changed.connect(this.update, this);
     document!.panel.content.modelContentChanged.connect(this._onContent, this);
     NotebookActions.executionScheduled.connect(this._onRun, this);
     document!.panel.disposed.connect(() =>
@@ -70,9 +76,8 @@ export class Marks {
   }
 
   private _onContent(): void {
-    // cells come and go; a new widget has no mark yet
-    if (this._undone.size > 0 || this._since.size > 0) {
-      this._show();
+    if (this._subject.document!.panel.content.widgets.length !== this._cells) {
+      this._show(); // a new widget has no mark yet
     }
   }
 
@@ -90,10 +95,12 @@ export class Marks {
     if (panel.isDisposed) {
       return;
     }
+    this._cells = panel.content.widgets.length;
     for (const cell of panel.content.widgets) {
       const id = cell.model.id;
       this._mark(cell, UNDONE, this._undone.has(id), this._trans.__('undone'));
       this._mark(cell, SINCE, this._since.has(id), this._trans.__('made since'));
+      this._button(cell, this._subject.timeline.beforeCell(id));
     }
     panel.node.dataset.timetravelUndone = String(this._undone.size);
   }
@@ -114,7 +121,33 @@ export class Marks {
     }
   }
 
+  /** The button in the cell's margin; hidden where there is nothing to go back to. */
+  private _button(cell: Cell, before: ICheckpoint | null): void {
+    let button = cell.node.querySelector<HTMLButtonElement>(`:scope > .${BEFORE}`);
+    if (button === null) {
+      if (before === null) {
+        return;
+      }
+      button = window.document.createElement('button');
+      button.className = BEFORE;
+      button.dataset.command = CommandIDs.beforeCell;
+      beforeIcon.element({ container: button, tag: 'span', width: '14px' });
+      button.addEventListener('click', event => {
+        event.stopPropagation();
+        void this._commands.execute(CommandIDs.beforeCell, { cell: cell.model.id });
+      });
+      cell.node.append(button);
+    }
+    button.hidden = before === null;
+    if (before !== null) {
+      const text = this._trans.__('Go back to before this cell (#%1)', before.number);
+      button.title = text;
+      button.setAttribute('aria-label', text);
+    }
+  }
+
   private _undone = new Set<string>();
+  private _cells = 0;
   private _since = new Set<string>();
   private _running = new Set<string>();
 }

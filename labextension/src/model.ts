@@ -84,28 +84,34 @@ export class Timeline {
     return this._path;
   }
 
-  /** The checkpoint that was made last of a cell, on the present branch or, failing that, at all. */
-  newestOfCell(cellId: string): ICheckpoint | null {
-    let found: ICheckpoint | null = null;
+  /** By cell: the checkpoint made last of it, on the present branch or, failing that, at all. */
+  get runs(): Map<string, ICheckpoint> {
+    if (this._runs !== null) {
+      return this._runs;
+    }
+    const runs = new Map<string, ICheckpoint>();
     for (const record of this.records.values()) {
-      if (record.reason !== 'cell' || record.coordinate.cell_id !== cellId) {
+      const id = record.coordinate.cell_id;
+      if (id === null || record.reason !== 'cell') {
         continue;
       }
-      const better =
-        found === null ||
-        (this.path.has(record.id) && !this.path.has(found.id)) ||
-        (this.path.has(record.id) === this.path.has(found.id) && record.number > found.number);
-      if (better) {
-        found = record;
+      const other = runs.get(id);
+      const isPresent = this.path.has(record.id);
+      const isBetter =
+        other === undefined ||
+        (isPresent === this.path.has(other.id) ? record.number > other.number : isPresent);
+      if (isBetter) {
+        runs.set(id, record);
       }
     }
-    return found;
+    this._runs = runs;
+    return runs;
   }
 
   /** The checkpoint from which the newest run of a cell started, or null. */
   beforeCell(cellId: string): ICheckpoint | null {
-    const own = this.newestOfCell(cellId);
-    const parent = own === null ? null : (this.parents.get(own.id) ?? null);
+    const own = this.runs.get(cellId);
+    const parent = own === undefined ? null : (this.parents.get(own.id) ?? null);
     return parent === null ? null : (this.records.get(parent) ?? null);
   }
 
@@ -382,12 +388,12 @@ export class Timeline {
   private _put(record: ICheckpoint): void {
     this.records.set(record.id, record);
     this.parents.set(record.id, record.parent);
-    this._path = null;
+    this._path = this._runs = null;
   }
 
   private _setHead(id: string | null): void {
     this.head = id;
-    this._path = null;
+    this._path = this._runs = null;
   }
 
   private _delete(id: string): void {
@@ -403,7 +409,7 @@ export class Timeline {
         }
       }
     });
-    this._path = null;
+    this._path = this._runs = null;
   }
 
   private _reset(state: State): void {
@@ -429,6 +435,7 @@ export class Timeline {
   private _restored = new Signal<this, IOutcome>(this);
   private _leaving = new Signal<this, void>(this);
   private _path: Set<string> | null = null;
+  private _runs: Map<string, ICheckpoint> | null = null;
   private _waiting: IEvent[] | null = null;
   private _sequence = 0;
   private _round = 0;

@@ -37,7 +37,7 @@ export function size(bytes: number | null): string {
   return new Intl.NumberFormat(language(), {
     style: 'unit',
     unit: units[power],
-    unitDisplay: 'short',
+    unitDisplay: power === 0 ? 'narrow' : 'short',
     maximumSignificantDigits: 3
   }).format(bytes / 1000 ** power);
 }
