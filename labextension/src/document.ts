@@ -154,43 +154,47 @@ export class NotebookDocument {
       return;
     }
     const shared = model.sharedModel;
+    const wanted = new Map(snapshot.map(cell => [cell.json.id as string, cell]));
+    // the shared notebook lists its cells anew only after the transaction: what it will be is here
+    const order = Array.from(model.cells, cell => cell.id);
+    const now = new Map(Array.from(model.cells, cell => [cell.id, keep(cell)]));
+    const owners = new Map(shared.cells.map(cell => [cell.id, cell]));
+    const since = order.filter(
+      id => wanted.get(id)?.json.cell_type !== now.get(id)!.json.cell_type
+    );
     const trusted = new Set<string>();
+    const insert = (at: number, cell: IKeptCell) => {
+      shared.insertCell(at, cell.json as any);
+      order.splice(at, 0, cell.json.id as string);
+      if (cell.trusted) {
+        trusted.add(cell.json.id as string);
+      }
+    };
+    const remove = (at: number) => {
+      shared.deleteCell(at);
+      order.splice(at, 1);
+    };
     shared.transact(() => {
-      snapshot.forEach(({ json, trusted: isTrusted }, at) => {
-        const id = json.id as string;
-        if (isTrusted) {
-          trusted.add(id);
-        }
-        const now = shared.cells.findIndex(cell => cell.id === id);
-        if (now >= 0 && shared.cells[now].cell_type !== json.cell_type) {
-          shared.deleteCell(now);
-          shared.insertCell(at, json as any);
-          return;
-        }
-        if (now < 0) {
-          shared.insertCell(at, json as any);
-          return;
-        }
-        if (now !== at) {
-          shared.moveCell(now, at);
-        }
-        const cell = shared.cells[at] as any;
-        const source = sourceOf(json);
-        if (cell.getSource() !== source) {
-          cell.setSource(source);
-        }
-        if (json.cell_type === 'code') {
-          const outputs = json.outputs as nbformat.IOutput[];
-          if (!JSONExt.deepEqual(cell.getOutputs() as any, outputs as any)) {
-            cell.setOutputs(outputs);
+      const kept = order.filter(id => !since.includes(id));
+      kept.forEach(id => update(owners.get(id), now.get(id)!.json, wanted.get(id)!.json));
+      // cells made since that are below already stay as they are: one may be in use
+      const isBelow = order.slice(kept.length).every(id => since.includes(id));
+      if (!isBelow || removeExcess) {
+        since.forEach(id => remove(order.indexOf(id)));
+      }
+      snapshot.forEach((cell, at) => {
+        const id = cell.json.id as string;
+        if (order[at] !== id) {
+          const from = order.indexOf(id, at);
+          if (from >= 0) {
+            remove(from);
           }
-          if (cell.execution_count !== json.execution_count) {
-            cell.execution_count = json.execution_count;
-          }
+          insert(at, cell);
         }
       });
-      if (removeExcess && shared.cells.length > snapshot.length) {
-        shared.deleteCellRange(snapshot.length, shared.cells.length);
+      if (!isBelow && !removeExcess) {
+        const moved = since.filter(id => !wanted.has(id));
+        moved.forEach(id => insert(order.length, now.get(id)!));
       }
     });
     for (const cell of model.cells) {
@@ -204,6 +208,21 @@ export class NotebookDocument {
   private _kept = new WeakMap<ICellModel, { state: string; kept: IKeptCell }>();
   private _before: Snapshot | null = null;
   private _putBackDone = new Signal<this, IPutBack>(this);
+}
+
+/** Change only what differs. The shared cell is typed for what all kinds of cells have. */
+function update(shared: any, now: nbformat.ICell, then: nbformat.ICell): void {
+  if (sourceOf(now) !== sourceOf(then)) {
+    shared.setSource(sourceOf(then));
+  }
+  if (then.cell_type === 'code') {
+    if (!JSONExt.deepEqual(now.outputs as any, then.outputs as any)) {
+      shared.setOutputs(then.outputs);
+    }
+    if (now.execution_count !== then.execution_count) {
+      shared.execution_count = then.execution_count;
+    }
+  }
 }
 
 function sourceOf(json: nbformat.ICell): string {

@@ -42,18 +42,21 @@ export function Rows(props: IRowsProps): JSX.Element {
     return () => clearInterval(timer);
   }, []);
 
+  useLayoutEffect(() => {
+    // also when what is below the list has taken some of its height
+    const node = box.current!;
+    const at = index * ROW_PX;
+    if (index >= 0 && at < node.scrollTop) {
+      node.scrollTop = at;
+    } else if (index >= 0 && at + ROW_PX > node.scrollTop + node.clientHeight) {
+      node.scrollTop = at + ROW_PX - node.clientHeight;
+    }
+  }, [selected, view.height]);
+
   const go = (to: number) => {
     const row = rows[Math.max(0, Math.min(rows.length - 1, to))];
-    if (row === undefined) {
-      return;
-    }
-    select(row.record);
-    const node = box.current!;
-    const at = rows.indexOf(row) * ROW_PX;
-    if (at < node.scrollTop) {
-      node.scrollTop = at;
-    } else if (at + ROW_PX > node.scrollTop + node.clientHeight) {
-      node.scrollTop = at + ROW_PX - node.clientHeight;
+    if (row !== undefined) {
+      select(row.record);
     }
   };
   const page = Math.max(1, Math.floor(view.height / ROW_PX) - 1);

@@ -18,7 +18,7 @@ import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 TOKEN = "browser-test"
-PATIENCE_MS = 60_000
+PATIENCE_MS = 20_000
 FRONT_ENDS = {"lab": "lab/tree", "notebook": "notebooks"}  # name: path of its page of a notebook
 CHROMIUM_OPTIONS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -91,13 +91,13 @@ class Notebook:
 
     def open(self, front_end: str, path: str, cells: int, status: str = "idle") -> None:
         """Go to the page of a notebook, and wait until its kernel is there."""
-        self.page.goto(f"{self.server.url}{FRONT_ENDS[front_end]}/{path}?token={TOKEN}")
+        self.page.goto(f"{self.server.url}{FRONT_ENDS[front_end]}/{path}?token={TOKEN}&reset")
         self.wait(cells, status)
 
     def wait(self, cells: int, status: str = "idle") -> None:
         self.cell(cells - 1).wait_for()
-        selector = f'.jp-Notebook-ExecutionIndicator[data-status="{status}"]'
-        self.page.locator(selector).first.wait_for()
+        selector = f'.jp-Notebook-ExecutionIndicator[data-status="{status}"] >> visible=true'
+        self.page.locator(selector).wait_for()
 
     @property
     def panel(self) -> Any:
@@ -154,6 +154,11 @@ class Notebook:
         self.page.evaluate(
             "([id, args]) => void window.jupyterapp.commands.execute(id, args)", [command, args]
         )
+
+    def save(self) -> None:
+        """Save, and wait until the server has written it."""
+        with self.page.expect_response(lambda answer: answer.request.method == "PUT"):
+            self.page.keyboard.press("Control+s")
 
     def undone(self, count: int) -> None:
         """Wait until so many cells are marked as undone."""

@@ -66,10 +66,9 @@ def test_back_and_forth(person: Notebook, server: Server, front_end: str) -> Non
     person.undone(1)
 
     # nothing of this is in the file
-    person.execute("docmanager:save")
+    person.save()
     playwright.expect(person.page.locator(".jp-Dialog")).to_have_count(0)
     written = server.folder / path
-    person.page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')")
     assert sources(written) == [MAKE, WRECK, LOOK]
     assert "imetravel" not in written.read_text().replace("python3-timetravel", "")
 
@@ -93,6 +92,9 @@ def test_the_notebook_as_it_was(person: Notebook, server: Server) -> None:
     person.page.keyboard.press("b")  # and a new one is there, never run
     person.page.keyboard.press("Enter")
     person.page.keyboard.type("# my notes")
+    person.cell(0).locator(".cm-content").click()
+    person.page.keyboard.press("Control+End")
+    person.page.keyboard.type("  # half")
 
     person.restore(2, cells=True)
     cells = person.page.locator(".jp-Notebook .jp-CodeCell")
@@ -101,6 +103,7 @@ def test_the_notebook_as_it_was(person: Notebook, server: Server) -> None:
     person.expect(person.cell(0)).not_to_contain_text("why")
     person.expect(person.cell(0)).to_contain_text("first 1")
     person.expect(person.cell(1)).to_contain_text("second 2")
+    person.expect(person.cell(1)).not_to_contain_text("half")
     person.expect(person.cell(2)).to_contain_text("# my notes")
     person.expect(person.page.locator(".jp-TimeTravel-since")).to_have_count(1)
     person.undone(0)
@@ -108,6 +111,7 @@ def test_the_notebook_as_it_was(person: Notebook, server: Server) -> None:
     # one undo of the notebook brings back the cells of before
     person.execute("notebook:undo-cell-action")
     person.expect(cells).to_have_count(2)
+    person.expect(person.cell(0)).to_contain_text("# half")
     person.expect(person.cell(0)).to_contain_text("second 2")
     person.expect(person.cell(1)).to_contain_text("# my notes")
 
@@ -184,8 +188,7 @@ def test_two_notebooks_and_a_reload(person: Notebook, server: Server) -> None:
     person.row(1, head="true").wait_for()
     assert "va" in person.row(1).inner_text()
 
-    person.execute("docmanager:save")
-    person.page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')")
+    person.save()
     person.page.reload()
     person.wait(2)
     person.show_panel()
@@ -252,7 +255,7 @@ def test_it_can_be_read(person: Notebook, server: Server, theme: str, tmp_path: 
     path = server.notebook("read.ipynb", ["r = 1; print('r', r)", "r = 2; print('r', r)"])
     person.open("lab", path, 2)
     person.execute("apputils:change-theme", theme=theme)
-    person.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for()
+    person.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
     person.show_panel()
     person.run(0, "r 1")
     person.run(1, "r 2")
