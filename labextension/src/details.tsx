@@ -155,7 +155,7 @@ export function Details(props: IDetailsProps): JSX.Element {
               })
             }
           >
-            {trans.__('Bring the chosen ones into the present')}
+            {trans.__('Bring into the present')}
           </button>
         </>
       )}

@@ -211,7 +211,7 @@ function Row(
 function reasonOf(record: ICheckpoint, trans: TranslationBundle): string {
   switch (record.reason) {
     case 'cell':
-      return trans.__('automatic');
+      return trans.__('auto');
     case 'safety':
       return trans.__('before a restore');
     case 'restart':

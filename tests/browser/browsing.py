@@ -96,8 +96,9 @@ class Notebook:
 
     def wait(self, cells: int, status: str = "idle") -> None:
         self.cell(cells - 1).wait_for()
-        selector = f'.jp-Notebook-ExecutionIndicator[data-status="{status}"] >> visible=true'
-        self.page.locator(selector).wait_for()
+        # in a narrow toolbar it is there, but not in view
+        selector = f'.jp-Notebook-ExecutionIndicator[data-status="{status}"]'
+        self.page.locator(selector).first.wait_for(state="attached")
 
     @property
     def panel(self) -> Any:

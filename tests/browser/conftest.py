@@ -36,7 +36,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any, tmp_path: Path) -> Iterator[Any]:
     """An empty page; how it ended is in ``end.png``."""
-    context = browser.new_context(viewport={"width": 1280, "height": 1600})
+    context = browser.new_context(viewport={"width": 1600, "height": 1200})
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE_MS)
     yield opened

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import FRONT_ENDS, PATIENCE_MS, Notebook, Server
+from browsing import FRONT_ENDS, Notebook, Server
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -74,7 +74,7 @@ def test_back_and_forth(person: Notebook, server: Server, front_end: str) -> Non
 
 
 def test_the_notebook_as_it_was(person: Notebook, server: Server) -> None:
-    """Kernel and cells go back as one; what was made since is kept, and one undo brings all back."""
+    """Kernel and cells go back as one, what was made since is kept; one undo brings all back."""
     path = server.notebook("cells.ipynb", ["a = 1; print('first', a)", "b = 2; print('second', b)"])
     person.open("lab", path, 2)
     person.show_panel()
@@ -252,7 +252,9 @@ def test_it_can_be_read(person: Notebook, server: Server, theme: str, tmp_path: 
     """No serious finding of axe in the panel, in either theme."""
     if not AXE.exists():
         pytest.skip("missing ability: axe-core (npm ci in labextension)")
-    path = server.notebook("read.ipynb", ["r = 1; print('r', r)", "r = 2; print('r', r)"])
+    path = server.notebook(
+        f"{theme.split()[-1]}.ipynb", ["r = 1; print('r', r)", "r = 2; print('r', r)"]
+    )
     person.open("lab", path, 2)
     person.execute("apputils:change-theme", theme=theme)
     person.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
