@@ -16,6 +16,7 @@ from jupyter_timetravel.client import DEFAULT_TIMEOUT_S, JOIN_ATTEMPTS, JOIN_WAI
 from jupyter_timetravel.commands import Command, Only
 from jupyter_timetravel.records import (
     Applied,
+    Brought,
     Differences,
     Event,
     Outside,
@@ -23,6 +24,7 @@ from jupyter_timetravel.records import (
     ResetResult,
     RestoreResult,
     Status,
+    Verified,
 )
 from jupyter_timetravel.wire import (
     EventReader,
@@ -103,6 +105,18 @@ class AsyncClient:
     ) -> RestoreResult:
         """See ``Client.restore``."""
         return await self._call(commands.restore(checkpoint, only, dry_run, undo, force))
+
+    async def bring(self, checkpoint: Spec, names: Sequence[str]) -> Brought:
+        """See ``Client.bring``."""
+        return await self._call(commands.bring(checkpoint, names))
+
+    async def resume(self, force: bool = False) -> RestoreResult:
+        """See ``Client.resume``."""
+        return await self._call(commands.resume(force))
+
+    async def verify(self, checkpoint: Spec | None = None) -> tuple[Verified, ...]:
+        """See ``Client.verify``."""
+        return await self._call(commands.verify(checkpoint))
 
     async def diff(self, a: Spec, b: Spec | None = None) -> Differences:
         """See ``Client.diff``."""

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Protocol
 
 from jupyter_timetravel import doctor, install
-from jupyter_timetravel.offline import differences, listing, pruning, restoring, sessions
+from jupyter_timetravel.offline import differences, listing, pruning, restoring, sessions, verifying
 from kernel_runtime.errors import TimeTravelError
 
 
@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Command] = {
     "list": listing,
     "diff": differences,
     "restore": restoring,
+    "verify": verifying,
     "prune": pruning,
 }
 

@@ -12,7 +12,7 @@ messages of the kernel client that it is made from stay where they are, for whoe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -24,6 +24,7 @@ from jupyter_timetravel import commands
 from jupyter_timetravel.commands import Command, Only
 from jupyter_timetravel.records import (
     Applied,
+    Brought,
     Differences,
     Event,
     Outside,
@@ -31,6 +32,7 @@ from jupyter_timetravel.records import (
     ResetResult,
     RestoreResult,
     Status,
+    Verified,
 )
 from jupyter_timetravel.wire import (
     EventReader,
@@ -123,6 +125,18 @@ class Client:
         ``force`` its process is ended if it does not stop.
         """
         return self._call(commands.restore(checkpoint, only, dry_run, undo, force))
+
+    def bring(self, checkpoint: Spec, names: Sequence[str]) -> Brought:
+        """Bring single variables of a checkpoint into the present; all else stays."""
+        return self._call(commands.bring(checkpoint, names))
+
+    def resume(self, force: bool = False) -> RestoreResult:
+        """Go on with the newest state from before this kernel that is on the disk."""
+        return self._call(commands.resume(force))
+
+    def verify(self, checkpoint: Spec | None = None) -> tuple[Verified, ...]:
+        """Load captures on the disk in a scratch process and compare; None: all of them."""
+        return self._call(commands.verify(checkpoint))
 
     def diff(self, a: Spec, b: Spec | None = None) -> Differences:
         """What happened from ``a`` to ``b`` (None: to the present)."""

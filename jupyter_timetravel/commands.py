@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from jupyter_timetravel import records
 from jupyter_timetravel.records import (
     Applied,
+    Brought,
     Differences,
     Outside,
     Record,
@@ -20,6 +21,7 @@ from jupyter_timetravel.records import (
     RestoreResult,
     Result,
     Status,
+    Verified,
 )
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.timeline.names import Spec
@@ -83,6 +85,22 @@ def restore(
         "force": force,
     }
     return Command("restore", args, records.read_restore)
+
+
+def bring(checkpoint: Spec, names: Sequence[str]) -> Command[Brought]:
+    """Bring single variables into the present."""
+    return Command("bring", {"checkpoint": checkpoint, "names": list(names)}, records.read_brought)
+
+
+def resume(force: bool = False) -> Command[RestoreResult]:
+    """Go on with the newest state from before this kernel that is on the disk."""
+    return Command("resume", {"force": force}, records.read_restore)
+
+
+def verify(checkpoint: Spec | None = None) -> Command[tuple[Verified, ...]]:
+    """Load what is on the disk for real, in a scratch process; None: of every checkpoint."""
+    args = {} if checkpoint is None else {"checkpoint": checkpoint}
+    return Command("verify", args, records.read_verified)
 
 
 def diff(a: Spec, b: Spec | None = None) -> Command[Differences]:

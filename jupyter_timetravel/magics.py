@@ -143,6 +143,15 @@ class TimeTravelMagics(Magics):
         spec = phrase(args.checkpoint, line)
         if spec and args.undo:
             raise UsageError("--undo takes no checkpoint: it goes back to before the last restore")
+        if args.vars is not None:
+            given = [o for o in ("only", "dry_run", "undo", "force") if getattr(args, o)]
+            if given:
+                option = given[0].replace("_", "-")
+                raise UsageError(f"--vars goes with a checkpoint alone, not with --{option}")
+            names = [name.strip() for name in args.vars.split(",") if name.strip()]
+            with one_line_errors():
+                print(self._ask(commands.bring(_spec(spec or "-1"), names))["text"])
+            return
         command = commands.restore(
             _spec(spec or "-1"), args.only, args.dry_run, args.undo, args.force
         )
@@ -211,6 +220,10 @@ class TimeTravelMagics(Magics):
                     f"#{record['number']} "
                     + (f"is {record['label']!r}" if text else "has no label")
                 )
+            elif name == "resume" and not rest:
+                print(self._ask(commands.resume())["text"])  # unless the cell has ended there
+            elif name == "verify" and len(rest) < 2:
+                print(self._ask(commands.verify(_spec(rest[0]) if rest else None))["text"])
             elif name == "files" and not rest:
                 print(render.outside_text(self._ask(commands.outside(args.all)), args.all))
             elif name == "apply":

@@ -40,6 +40,11 @@ def restore_parser() -> LineParser:
         "--only", choices=("process", "files"), help="Leave the other part as it is."
     )
     parser.add_argument(
+        "--vars",
+        metavar="A,B",
+        help="Bring these variables into the present, leave all else as it is.",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="Say what it would change, change nothing."
     )
     parser.add_argument("--undo", action="store_true", help="Go back to before the last restore.")
@@ -71,13 +76,14 @@ def timetravel_parser() -> LineParser:
     parser.add_argument(
         "command",
         nargs="*",
-        metavar="status | list | config [name=value] | label N [text] | files | apply [PATH …] "
-        "| reset",
+        metavar="status | list | config [name=value] | label N [text] | resume "
+        "| verify [N] | files | apply [PATH …] | reset",
         help="status (default): where the session stands. list: one line for each checkpoint. "
         "config: show or change options. label: name a checkpoint; without text take its name "
-        "away. files: what was written outside of the workspace, where this machine does not see "
-        "it. apply: copy files and directories of that to this machine. reset: throw all of it "
-        "away; a safety checkpoint is made first.",
+        "away. resume: go on with the session of the kernel before this one. verify: load what is "
+        "on the disk in a scratch process, and compare. files: what was written outside of the "
+        "workspace, where this machine does not see it. apply: copy files and directories of that "
+        "to this machine. reset: throw all of it away; a safety checkpoint is made first.",
     )
     parser.add_argument("--all", action="store_true", help="files: name each file.")
     parser.add_argument(

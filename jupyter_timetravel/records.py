@@ -129,6 +129,24 @@ class RestoreResult:
 
 
 @dataclass(frozen=True)
+class Brought:
+    """Single variables of ``checkpoint`` that are in the present now."""
+
+    checkpoint: Record
+    safety: Record
+    names: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What loading the capture on the disk for real has shown; no problems: it holds."""
+
+    checkpoint: Record
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ResetResult:
     """What a reset threw away; ``safety`` holds it. ``text`` tells it in words."""
 
@@ -332,6 +350,24 @@ def read_restore(result: Result) -> RestoreResult:
         warnings=tuple(result["warnings"]),
         took_ms=float(result["took_ms"]),
         text=result["text"],
+    )
+
+
+def read_brought(result: Result) -> Brought:
+    """The answer of ``bring``."""
+    return Brought(
+        checkpoint=read_record(result["checkpoint"]),
+        safety=read_record(result["safety"]),
+        names=tuple(result["names"]),
+        text=result["text"],
+    )
+
+
+def read_verified(result: Result) -> tuple[Verified, ...]:
+    """The answer of ``verify``."""
+    return tuple(
+        Verified(read_record(one["checkpoint"]), tuple(one["problems"]))
+        for one in result["verified"]
     )
 
 

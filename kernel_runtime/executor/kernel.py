@@ -81,6 +81,8 @@ class ExecutorKernel(IPythonKernel):
     shell_class = Type(ExecutorShell)
     shell_stream = AnyTrait(None, allow_none=True)
     link = AnyTrait()
+    hash_seed: str | None = None
+    """What a process must be started with to have the same string hashes."""
     _execute_sleep = 0.0  # output cannot be overtaken by the reply here
     _supports_kernel_subshells = False
     # do_execute asks whether it runs in the thread that owns signals

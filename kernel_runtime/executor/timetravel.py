@@ -75,6 +75,9 @@ class TimeTravel:
             self._kernel.open_comms(command["ids"])
         elif name == "variables":
             self._link.report(report="variables", id=command["id"], variables=self._summary())
+        elif name == "load_namespace":
+            copies.load_into(self._kernel, self._link.take_descriptor())
+            self._link.report(report="loaded", id=command["id"])
         elif name == "versions":
             self._link.report(
                 report="versions", id=command["id"], **versions.loaded(command["modules"])

@@ -70,6 +70,11 @@ class NamespaceStore:
         """The directory of these namespaces."""
         return self._blobs.path
 
+    @property
+    def put_bytes(self) -> int:
+        """Bytes that were added on the disk by this object; what existed is not counted."""
+        return self._blobs.put_bytes
+
     # -- writing ------------------------------------------------------------------------------
 
     @contextlib.contextmanager

@@ -146,6 +146,7 @@ class Checkpointer:
                 session.memory.last_cow_tax_ms = frozen.details.get("cow_tax_ms")
         session.publish(id)
         session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
+        session.durability.after_checkpoint(checkpoint)
         if not move:
             session.memory.after_checkpoint()
         held = layers if layers is not None and layers.state == "ready" else None

@@ -116,6 +116,13 @@ class Commands:
             if command == "restore" and not args.get("dry_run"):
                 self._check_restore(request, **args)
                 answer["leave"] = self._leave(request, partial(self._restore, **args))
+            elif command == "resume":
+                target = self._session.portable.resume_target()
+                answer["leave"] = self._leave(
+                    request, partial(self._restore, checkpoint=target.id, only="process")
+                )
+            elif command == "bring":
+                answer["result"] = await self._bring(request, **args)
             elif command == "trial":
                 answer["result"] = await self._trial(request, **args)
             elif command == "roll_back":
@@ -152,7 +159,7 @@ class Commands:
         restores = self._session.restores
         target = restores.target(checkpoint, undo)
         if only != "files":
-            restores.frozen_of(target)
+            restores.memory_of(target)
 
     def _leave(self, request: Request | None, work: Callable[[Request], Awaitable[Answer]]) -> bool:
         """Note what is to be done when the cell that asks has ended. Raises RestoreRefused."""
@@ -370,6 +377,34 @@ class Commands:
         finally:
             session.router.release("restore")
 
+    async def do_resume(self, force: bool = False) -> dict[str, Any]:
+        target = self._session.portable.resume_target()
+        return await self.do_restore(target.id, only="process", force=force)
+
+    async def do_bring(self, checkpoint: Spec, names: list[str]) -> dict[str, Any]:
+        router = self._session.router
+        router.hold("bring")
+        try:
+            await self._wait_idle()
+            return await self._bring(None, checkpoint, names)
+        finally:
+            router.release("bring")
+
+    async def _bring(
+        self, request: Request | None, checkpoint: Spec, names: list[str]
+    ) -> dict[str, Any]:
+        if not all(isinstance(name, str) for name in names):
+            raise BadRequest("names must be a list of texts. Nothing was changed.")
+        target = self._session.timeline.resolve(checkpoint)
+        return await self._session.portable.bring(target, list(dict.fromkeys(names)), request)
+
+    async def do_verify(self, checkpoint: Spec | None = None) -> dict[str, Any]:
+        timeline = self._session.timeline
+        if checkpoint is not None:
+            return await self._session.portable.verify([timeline.resolve(checkpoint)])
+        durable = [c for c in timeline if c.has_durable_session]
+        return await self._session.portable.verify(durable)
+
     async def do_reset(self, process: bool = False) -> dict[str, Any]:
         router = self._session.router
         router.hold("reset")
@@ -396,18 +431,17 @@ class Commands:
 
     async def do_label(self, checkpoint: Spec, label: str | None) -> dict[str, Any]:
         found = self._session.timeline.resolve(checkpoint)
-        return self._changed(self._session.timeline.replace(found.id, label=label))
+        return self._changed(self._session.timeline.replace(found.id, label=label).id)
 
     async def do_pin(self, checkpoint: Spec, pinned: bool = True) -> dict[str, Any]:
         found = self._session.timeline.resolve(checkpoint)
-        return self._changed(self._session.timeline.replace(found.id, pinned=pinned))
+        return self._changed(self._session.timeline.replace(found.id, pinned=pinned).id)
 
-    def _changed(self, checkpoint: Checkpoint) -> dict[str, Any]:
+    def _changed(self, id: str) -> dict[str, Any]:
         session = self._session
-        session.persistence.save(session.timeline, checkpoint)
-        record = session.timeline.record(checkpoint)
-        session.events.publish("checkpoint_changed", checkpoint=record)
-        return {"checkpoint": record}
+        session.save_changed(id)
+        session.durability.after_checkpoint(session.timeline[id])
+        return {"checkpoint": session.timeline.record(session.timeline[id])}
 
     async def do_delete(self, checkpoint: Spec) -> dict[str, Any]:
         session = self._session
@@ -429,6 +463,7 @@ class Commands:
                     with contextlib.suppress(WorkspaceError, OSError):
                         await session.files.release([ref])
         session.background(session.tidy_environment())
+        session.background(session.durability.sweep())
         session.events.publish("checkpoint_deleted", id=found.id, number=found.number)
         return {"deleted": record}
 
@@ -454,6 +489,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "only": (*_TEXT, type(None)),
     "set": (dict, type(None)),
     "paths": (list, type(None)),
+    "names": (list,),
     **dict.fromkeys(
         (
             "pin",

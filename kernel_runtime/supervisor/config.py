@@ -19,6 +19,25 @@ class Supervisor(Configurable):
         help="Make a checkpoint after each cell, after cells that may have changed something, "
         "or never.",
     ).tag(config=True, live=True)
+    durability = Enum(
+        ("every", "idle", "manual"),
+        "every",
+        help="Write the variables of checkpoints to the disk, in the background: of every one "
+        "(those between are skipped while one is written), of the newest when no cell runs, or "
+        "of manual and pinned ones only.",
+    ).tag(config=True, live=True)
+    durability_interval = Float(
+        5.0, min=0.0, help="Seconds between two automatic ones that are written."
+    ).tag(config=True, live=True)
+    resume = Enum(
+        ("ask", "auto"),
+        "ask",
+        help="When a notebook with a timeline gets a new kernel: say what can be resumed, or "
+        "resume the newest state that was written.",
+    ).tag(config=True)
+    visit = Bool(
+        False, help="Look at a timeline: no first checkpoint, nothing is resumed or offered."
+    ).tag(config=True)
     on_death = Enum(
         ("restore", "restart"),
         "restore",

@@ -243,6 +243,10 @@ class Executor:
         """Return which of these are loaded in which version. Raises ConnectionError."""
         return await self._ask("versions", modules=list(modules))
 
+    async def load_namespace(self, channel: int) -> None:
+        """Have it load variables over a channel. Raises ConnectionError if it ends."""
+        await self._ask("load_namespace", [channel])
+
     # engines.base.LiveExecutor
 
     async def freeze(

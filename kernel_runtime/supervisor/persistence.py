@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
+from kernel_runtime.store import resume
 from kernel_runtime.store.database import Store, open_store
 from kernel_runtime.store.errors import StoreError, TimelineInUse
 from kernel_runtime.store.paths import store_directory
@@ -33,6 +34,7 @@ class Persistence:
         self.problem = ""
         self.directory: Path | None = None
         """Of the store; None if it cannot be used."""
+        self.timeline_id: str | None = None
         self.has_document = False
         """Whether the timeline is a notebook's, so that it outlives the kernel."""
 
@@ -43,6 +45,7 @@ class Persistence:
             self._store = open_store(directory)
             timeline = self._load(self._store, epoch)
             self.directory = self._store.directory
+            self.timeline_id = timeline.id
         except (StoreError, OSError) as error:
             self.problem = f"The timeline is not stored: {error}"
             self._log.warning(self.problem)
@@ -124,6 +127,12 @@ class Persistence:
             self.problem = problem
             self._log.error(problem)
 
+    def take_resume(self) -> str | None:
+        """The checkpoint that this kernel is to begin with, where somebody said so offline."""
+        if self.directory is None or self.timeline_id is None:
+            return None
+        return resume.take(self.directory, self.timeline_id)
+
     async def sweep(self) -> None:
         """Delete what kernels without a notebook, which were killed, have left. Never raises."""
         if self._store is not None:
@@ -156,6 +165,15 @@ class Persistence:
         loop = asyncio.get_running_loop()
         # in the worker: after the writes that were submitted before
         return await loop.run_in_executor(self._worker, lambda: ref in _snapshots(store))
+
+    def namespaces(self) -> set[str]:
+        """The manifests that some checkpoint of the store names. In any thread.
+
+        Raises StoreError where that cannot be known.
+        """
+        if self._store is None:
+            raise StoreError("The store is closed.")
+        return self._store.references("namespace", "dill")
 
     def close(self) -> set[str]:
         """Write what waits; forget timelines without a notebook, which nobody could find again.

@@ -26,6 +26,8 @@ from kernel_runtime.errors import (
 )
 from kernel_runtime.supervisor import faults, shared_memory
 from kernel_runtime.supervisor.checkpoints import Taken
+from kernel_runtime.supervisor.durable import lost_lines
+from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 from kernel_runtime.timeline.report import environment_lines, restore_text
@@ -35,6 +37,11 @@ from kernel_runtime.timeline.variables import diff_environ
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
+
+PORTABLE = (
+    "the process itself is gone: a fresh one has the variables of the copy on the disk, without "
+    "threads, child processes and what is listed here"
+)
 
 _INTERRUPT_S = 3.0
 _EXIT_S = 30.0
@@ -56,8 +63,15 @@ class Plan:
     frozen: Frozen | None
     files: RestorePlan | None
     environment: Capture | None = None
+    namespace: dict[str, Any] | None = None
+    """The manifest of the portable copy, where there is no frozen process any more."""
     warnings: list[str] = field(default_factory=list)
     tell_s: float = _TELL_S
+
+    @property
+    def brings_process(self) -> bool:
+        """Whether another process takes the executor's place."""
+        return self.frozen is not None or self.namespace is not None
 
 
 class Restorer:
@@ -75,14 +89,19 @@ class Restorer:
             raise UnknownCheckpoint("--undo", "Nothing was restored yet, so nothing can be undone.")
         return timeline.last_safety
 
-    def frozen_of(self, target: Checkpoint) -> Frozen:
-        """Return the frozen process of a checkpoint. Raises RestoreRefused if there is none."""
+    def memory_of(self, target: Checkpoint) -> Frozen | Capture:
+        """The most faithful capture of a checkpoint's memory. Raises RestoreRefused."""
         frozen = self._session.frozen.get(target.id)
         if frozen is not None:
             return frozen
+        namespace = target.capture("namespace")
+        if namespace is not None and namespace.state == "ready":
+            return namespace
         capture = target.capture("process")
         files = target.capture("filesystem", engine="workspace")
         why = (capture.error or capture.state) if capture else "it has none"
+        if namespace is not None:
+            why += f"; its variables were not written: {namespace.error or namespace.state}"
         rest = (
             f" Its files are held: %restore {target.number} --only files."
             if files is not None and files.state == "ready"
@@ -100,7 +119,11 @@ class Restorer:
         name = f"#{target.number}"
         files = target.capture("filesystem", engine="workspace")
         if only != "files":
-            plan.frozen = self.frozen_of(target)
+            memory = self.memory_of(target)
+            if isinstance(memory, Frozen):
+                plan.frozen = memory
+            else:
+                plan.namespace = await session.durability.manifest(memory)
         if only != "process" and session.environment.enabled:
             plan.environment = session.environment.capture_of(target)
             if plan.environment is None:
@@ -218,16 +241,15 @@ class Restorer:
             "safety",
             request=request,
             comment=f"before the restore of #{plan.target.number}",
-            move=plan.frozen is not None and not forced,
+            move=plan.brings_process and not forced,
             process=not forced,
             rules_of=plan.files.snapshot_id if plan.files is not None else None,
         )
         done: RestoreResult | None = None
         ids_kept, threads, notes = True, 0, []
-        if plan.frozen is None:
+        if not plan.brings_process:
             done = await self._files_alone(plan, safety, forced)
         else:
-            frozen = plan.frozen
             try:
                 self._progress(plan, "stop")
                 await self.stop_processes()
@@ -239,7 +261,7 @@ class Restorer:
                 done = await self._restore_files(plan, safety)
                 faults.point("files restored")
                 self._progress(plan, "process")
-                executor = await self.wake(frozen)
+                executor = await self._revive(plan)
             except Exception as error:  # any: the session must not be left without a process
                 await self._roll_forward(plan, safety, done is not None, error)
                 raise RestoreFailed(
@@ -248,7 +270,7 @@ class Restorer:
                 ) from error
             ids_kept = bool(executor.hello.get("ids_kept", True))
             notes = executor.hello.get("notes", [])
-            threads = frozen.threads
+            threads = plan.frozen.threads if plan.frozen is not None else 0
             if forced:
                 session.router.answer_in_flight(
                     error=("SessionRestored", f"The session was restored to #{plan.target.number}.")
@@ -259,7 +281,7 @@ class Restorer:
             self._keep_aside(safety, done)
         session.timeline.move_head(plan.target.id if only is None else safety.checkpoint.id)
         session.persistence.save_state(session.timeline)
-        before = safety.checkpoint.variables if plan.frozen is not None else None
+        before = safety.checkpoint.variables if plan.brings_process else None
         result = self._result(plan, safety, done, before)
         # a reply does not wait for what takes longer to find out; and not before now: a thread
         # that looks at files would hold up each step above
@@ -397,7 +419,20 @@ class Restorer:
         session.sandbox.forget_exits()
         session.executor = None
 
-    async def wake(self, frozen: Frozen) -> Any:
+    async def _revive(self, plan: Plan) -> Executor:
+        """The process that a plan brings back. Raises RestoreFailed."""
+        if plan.namespace is None:
+            assert plan.frozen is not None
+            return await self.wake(plan.frozen)
+        session = self._session
+        seed = plan.namespace.get("hash_seed") or session.hash_seed
+        executor = await session.fresh_executor(seed)
+        loaded = await session.durability.load(executor, plan.namespace)
+        session.hash_seed = seed
+        plan.warnings += [PORTABLE, *lost_lines(loaded)]
+        return executor
+
+    async def wake(self, frozen: Frozen) -> Executor:
         """Wake a frozen process; return the executor. Raises RestoreFailed."""
         executor = self._session.new_executor()
         await executor.wake(self._session.engine, frozen)

@@ -170,6 +170,7 @@ def record(
                 "state": capture.state,
                 "bytes": capture.bytes,
                 "error": capture.error,
+                "verified_at": capture.details.get("verified_at"),
                 "not_captured": [
                     {"kind": note.kind, "subject": note.subject, "detail": note.detail}
                     for note in capture.not_captured
@@ -181,6 +182,11 @@ def record(
     if history is not None:
         out["history"] = list(history)
     return out
+
+
+def _details(capture: Mapping[str, Any]) -> Mapping[str, Any]:
+    verified_at = capture.get("verified_at")
+    return {"verified_at": verified_at} if verified_at else {}
 
 
 def from_record(data: Mapping[str, Any]) -> Checkpoint:
@@ -209,6 +215,7 @@ def from_record(data: Mapping[str, Any]) -> Checkpoint:
                     state=c["state"],
                     bytes=c["bytes"],
                     error=c["error"],
+                    details=_details(c),
                     not_captured=tuple(Note(**note) for note in c["not_captured"]),
                 )
                 for c in data["captures"]
