@@ -18,6 +18,8 @@ enum {
   TT_NEW_IDS = 2 /* waking never tries to give back the old process and thread ids */
 };
 
+#define TT_FILTER_PID 0x7fffffff
+
 /* Argument of tt_freeze. Times in nanoseconds, sizes in bytes. */
 struct tt_freeze {
   uint32_t size;          /* in: sizeof(struct tt_freeze) */
@@ -34,7 +36,8 @@ struct tt_freeze {
   /* in: for TT_WAKE_COPY. Address of pthread_self() of each thread that runs Python, the caller's
    * own first; 0 of them: no copy can be woken */
   uint64_t python_threads;
-  /* in: address of the seccomp filter (struct sock_filter) that a copy takes; 0 of them: none */
+  /* in: address of the seccomp filter (struct sock_filter) that a copy takes before any thread is
+   * made in it; 0 instructions: none. TT_FILTER_PID in it becomes the copy's own id */
   uint64_t filter;
   uint32_t python_count, filter_count; /* in */
   int32_t frozen_pid;       /* out, as seen inside */
