@@ -33,27 +33,19 @@ def serve(kernel: ExecutorKernel, link: int, files: Sequence[OpenFile]) -> NoRet
 
         channel = BlobClient(socket.socket(fileno=os.dup(link)))
         try:
-            _be_last()
             confine.confine()
             request = channel.hear()
             if request["command"] != "dump":
                 raise ValueError(f"a copy cannot {request['command']}")
             from kernel_runtime.executor.namespace.dumping import dump
 
-            manifest = dump(session_state(kernel, files), channel, cut=native.cut)
+            manifest = dump(session_state(kernel, files), channel)
             channel.say(done=True, manifest=manifest)
             status = 0
         except BaseException as error:  # whatever it is, the supervisor is told
             channel.say(done=True, error=f"{type(error).__name__}: {error}")
     finally:
         os._exit(status)
-
-
-def _be_last() -> None:
-    """Yield to everything else, and be the first to go when memory runs out."""
-    os.nice(19)
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
 
 
 def session_state(kernel: ExecutorKernel, files: Sequence[OpenFile]) -> SessionState:
