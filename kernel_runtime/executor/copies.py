@@ -2,7 +2,7 @@
 
 A copy is woken from a frozen process (TT_WAKE_COPY): it has all of the session's memory, none of
 its descriptors and none of its Python threads. Nothing that it does may reach the world or the
-session, so it is confined first. The same few lines load a namespace, in a session or in a scratch
+session: it is confined (confine.py) before its first thread runs. The same few lines load a namespace, in a session or in a scratch
 process.
 """
 
@@ -29,11 +29,9 @@ def serve(kernel: ExecutorKernel, link: int, files: Sequence[OpenFile]) -> NoRet
     status = 1
     try:
         gc.disable()  # a destructor that runs here would act a second time
-        from kernel_runtime.executor import confine
-
-        channel = BlobClient(socket.socket(fileno=os.dup(link)))
+        kernel.link.silence()
+        channel = BlobClient(socket.socket(fileno=link))
         try:
-            confine.confine()
             request = channel.hear()
             if request["command"] != "dump":
                 raise ValueError(f"a copy cannot {request['command']}")
