@@ -108,6 +108,11 @@ TT_EXPORT int tt_pages_note(uint64_t mapping_most, uint32_t pages_most);
  * watched_fd (-1: none) has something to read. Number of pages touched. */
 TT_EXPORT int tt_pages_touch(int watched_fd);
 
+/* Bytes of the next piece of a stream, which begins at data and ends after size bytes: 64 KiB to
+ * 1 MiB, or all that is left. Cut where the content says so: a change leaves most other pieces as
+ * they are. Any thread may call it. */
+TT_EXPORT size_t tt_cut(const unsigned char *data, size_t size);
+
 /* TT_ABI of the library that was loaded. */
 TT_EXPORT int tt_abi(void);
 
