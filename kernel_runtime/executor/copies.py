@@ -2,8 +2,8 @@
 
 A copy is woken from a frozen process (TT_WAKE_COPY): it has all of the session's memory, none of
 its descriptors and none of its Python threads. Nothing that it does may reach the world or the
-session: it is confined (confine.py) before its first thread runs. The same few lines load a namespace, in a session or in a scratch
-process.
+session: it is confined (confine.py) before its first thread runs. The same few lines load a
+namespace, in a session or in a scratch process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernel_runtime.blob_channel import BlobClient
-from kernel_runtime.executor import native, variables
+from kernel_runtime.executor import cutting, variables
 from kernel_runtime.executor.native import OpenFile
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def serve(kernel: ExecutorKernel, link: int, files: Sequence[OpenFile]) -> NoRet
                 raise ValueError(f"a copy cannot {request['command']}")
             from kernel_runtime.executor.namespace.dumping import dump
 
-            manifest = dump(session_state(kernel, files), channel)
+            manifest = dump(session_state(kernel, files), channel, cut=cutting.cut)
             channel.say(done=True, manifest=manifest)
             status = 0
         except BaseException as error:  # whatever it is, the supervisor is told
