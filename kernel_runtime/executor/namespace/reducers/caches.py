@@ -1,7 +1,7 @@
 """``functools.lru_cache``: with its entries, their order, and its counts.
 
-The C object shows nothing of these, but the garbage collector may ask it what it refers to. They are
-put in by calling the new one, while the function's code is exchanged for one that gives the kept
+The C object shows nothing of these, but the garbage collector may ask it what it refers to. They
+are put in by calling the new one, while the function's code is exchanged for one that gives the kept
 results (and that raises, for calls whose entries are gone: those count as misses too).
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import gc
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
+from kernel_runtime.executor.namespace.reducers.common import is_importable
 from kernel_runtime.executor.namespace.registry import Context, reducer
 
 MOST_CALLS: Final = 1_000_000
@@ -20,11 +21,12 @@ MOST_CALLS: Final = 1_000_000
 
 Entry = tuple[tuple[Any, ...], dict[str, Any], Any]
 _SCALARS: Final = (int, str)
+_MARK: Final = "jupyter_timetravel: the function that gives the kept results"
 
 
 @reducer(functools._lru_cache_wrapper)
 def reduce_lru_cache(obj: Any, context: Context) -> Any:
-    if context.importable(obj):
+    if is_importable(obj):
         return NotImplemented
     function = obj.__wrapped__
     how = obj.cache_parameters()
@@ -32,7 +34,9 @@ def reduce_lru_cache(obj: Any, context: Context) -> Any:
     entries = _entries(obj, function, typed=how["typed"])
     if entries is None and info.currsize:
         context.notice("cache emptied: what it holds cannot be read")
-    attributes = {k: v for k, v in vars(obj).items() if k not in ("cache_parameters", "__wrapped__")}
+    attributes = {
+        k: v for k, v in vars(obj).items() if k not in ("cache_parameters", "__wrapped__")
+    }
     counts = (info.hits, info.misses) if entries is not None else (0, 0)
     state = (attributes, entries or [], counts)
     return make_lru_cache, (function, how["maxsize"], how["typed"]), state, None, None, fill
@@ -88,10 +92,11 @@ def fill(cache: Any, state: tuple[dict[str, Any], list[Entry], tuple[int, int]])
     function = cache.__wrapped__
     results: Iterator[Any] = iter([entry[2] for entry in entries])
     code = function.__code__
-    function.__code__ = _giving(results, len(code.co_freevars))
+    gone = misses - len(entries)
+    gone = gone if 0 < gone <= MOST_CALLS else 0
+    function.__code__ = _giving(results, gone, len(code.co_freevars))
     try:
-        gone = misses - len(entries)
-        for _ in range(gone if gone <= MOST_CALLS else 0):
+        for _ in range(gone):
             _missed(cache)
         for arguments, named, _ in entries:
             cache(*arguments, **named)
@@ -100,3 +105,42 @@ def fill(cache: Any, state: tuple[dict[str, Any], list[Entry], tuple[int, int]])
             cache(*arguments, **named)  # the newest one: the order stays
     finally:
         function.__code__ = code
+
+
+class _Gone(Exception):
+    """A call whose entry is gone."""
+
+
+def _missed(cache: Any) -> None:
+    try:
+        cache()
+    except _Gone:
+        return
+
+
+def _giving(results: Iterator[Any], missing: int, free_variables: int) -> types.CodeType:
+    """The code of a function that takes anything: it raises ``missing`` times, then gives results.
+
+    A function's code may be exchanged for one with as many free variables only.
+    """
+    left = missing
+
+    def give() -> Any:
+        nonlocal left
+        if left > 0:
+            left -= 1
+            raise _Gone
+        return next(results)
+
+    names = [f"v{index}" for index in range(free_variables)]
+    made = " = ".join([*names, "None"])
+    used = ", ".join([*names, "None"])
+    source = (
+        f"def outer():\n {made}\n def inner(*a, **k):\n  if 0: {used}\n"
+        f"  give = {_MARK!r}\n  return give()\n return inner\n"
+    )
+    space: dict[str, Any] = {}
+    exec(source, space)
+    code: types.CodeType = space["outer"]().__code__
+    constants: tuple[Any, ...] = tuple(give if each == _MARK else each for each in code.co_consts)
+    return code.replace(co_consts=constants)

@@ -1,7 +1,7 @@
 """Open files: by path, at the same position, with what was buffered. Loading never changes a file.
 
-A file that was open for writing is opened again as it is: never emptied, never made. One that is not
-there any more, or is shorter than where writing stood, is refused, so that its variable is lost.
+A file that was open for writing is opened again as it is: never emptied, never made. One that is
+not there any more, or is shorter than where writing stood, is refused: its variable is lost.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def open_raw(path: str, name: Any, mode: str, position: int) -> io.FileIO:
     except OSError as error:
         raise NotKept(f"the file {path} cannot be opened: {error.strerror}") from None
     raw.seek(position)
-    raw.name = name  # type: ignore[misc]
+    raw.name = name
     return raw
 
 
@@ -153,7 +153,7 @@ def make_text(
 def make_closed(kind: str, name: Any, mode: str) -> Any:
     """A closed file with its name."""
     raw = io.FileIO(os.devnull, "wb" if set("wax") & set(mode) else "rb")
-    raw.name = name  # type: ignore[misc]
+    raw.name = name
     made: Any = raw
     if kind != "raw":
         made = io.BufferedReader(raw) if raw.readable() else io.BufferedWriter(raw)

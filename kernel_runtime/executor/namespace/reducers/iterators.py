@@ -93,4 +93,6 @@ def reduce_mapped(obj: Any, context: Context) -> Any:
 def reduce_hidden(obj: Any, context: Context) -> Any:
     if PICKLED_BY_ITSELF:
         return NotImplemented
-    raise NotKept(f"an iterator of itertools.{type(obj).__name__} cannot be kept: it hides where it is")
+    raise NotKept(
+        f"an iterator of itertools.{type(obj).__name__} cannot be kept: it hides where it is"
+    )

@@ -11,8 +11,8 @@ import threading
 from collections import deque
 from typing import Any, Final
 
-from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
 from kernel_runtime.executor.namespace.reducers.common import make, set_attributes
+from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
 
 _OWNER: Final = re.compile(r"owner=(\d+) count=(\d+)")
 
@@ -58,7 +58,7 @@ def reduce_condition(obj: Any, context: Context) -> Any:
     return make_condition, (type(obj), lock), state, None, None, set_attributes
 
 
-def make_condition(cls: type, lock: Any) -> Any:
+def make_condition(cls: Any, lock: Any) -> Any:
     condition = cls.__new__(cls)
     threading.Condition.__init__(condition, lock)
     return condition
@@ -80,7 +80,7 @@ def reduce_queue(obj: Any, context: Context) -> Any:
     return make_queue, (type(obj),), state, None, None, set_attributes
 
 
-def make_queue(cls: type) -> Any:
+def make_queue(cls: Any) -> Any:
     import queue
 
     made = cls.__new__(cls)
@@ -177,7 +177,7 @@ def reduce_concurrent_future(obj: Any, context: Context) -> Any:
     return make_concurrent_future, (type(obj),), state, None, None, set_attributes
 
 
-def make_concurrent_future(cls: type) -> Any:
+def make_concurrent_future(cls: Any) -> Any:
     import concurrent.futures
 
     future = cls.__new__(cls)

@@ -1,7 +1,7 @@
 """Loggers: by name, with their configuration and the same handlers.
 
-Putting a configuration back replaces what is there, so restoring again adds no handler twice. A file
-that a handler writes to is opened again, for appending, when it has something to say.
+Putting a configuration back replaces what is there, so restoring again adds no handler twice. A
+file that a handler writes to is opened again, for appending, when it has something to say.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
 from kernel_runtime.executor.namespace.reducers.common import make
+from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
 
 # attributes of a handler that belong to the process
 _LOCKS: Final = ("lock",)

@@ -89,7 +89,7 @@ def reduce_temporary_directory(obj: Any, context: Context) -> Any:
     return make_temporary_directory, (type(obj), obj.name, alive), state, None, None, set_attributes
 
 
-def make_temporary_directory(cls: type, name: str, alive: bool) -> Any:
+def make_temporary_directory(cls: Any, name: str, alive: bool) -> Any:
     import weakref
 
     made = cls.__new__(cls)
@@ -103,7 +103,7 @@ def make_temporary_directory(cls: type, name: str, alive: bool) -> Any:
 
 @reducer(types.ModuleType)
 def reduce_module(obj: Any, context: Context) -> Any:
-    """By name; one that nothing could import again is kept with its names, if it is made by hand."""
+    """By name; one that nothing could import is kept with its names, if it was made by hand."""
     name = obj.__name__
     if _can_be_found(name):
         return import_module, (name,)

@@ -1,9 +1,9 @@
-"""What an open file holds that only its C code knows: where it stands, what is buffered, its newlines.
+"""What an open file holds that only its C code knows: its position, what is buffered, its newlines.
 
-The file itself is not to be touched: asking a writable file where it is writes what it has buffered.
+The file itself is not to be touched: asking a writable one where it is writes what it has buffered.
 So a file in memory is put under the number of its descriptor, and everything is asked there. In the
-copy of a session the numbers are free; elsewhere the descriptor is put back afterwards. The object is
-used up by that (its buffer is empty then): what was learned is remembered for as long as the session.
+copy of a session the numbers are free; elsewhere the descriptor is put back afterwards. The object
+is used up by that (its buffer is empty then), so what was learned is remembered for the dump.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RawFile:
 
 @dataclass
 class BufferFacts:
-    """position: where the next byte is read or written. pending: written, but not to the file yet."""
+    """position: of the next byte. pending: written to it, but not to the file yet."""
 
     position: int
     pending: bytes
@@ -68,7 +68,8 @@ def _facts(context: Context) -> dict[int, tuple[Any, Any]]:
 
 def raw_file(raw: io.FileIO, context: Context) -> RawFile:
     """Where an open file is on the disk. NotKept: it has no name there."""
-    return _remembered(context, raw, lambda: _raw_file(raw, context))
+    facts: RawFile = _remembered(context, raw, lambda: _raw_file(raw, context))
+    return facts
 
 
 def _raw_file(raw: io.FileIO, context: Context) -> RawFile:
@@ -113,7 +114,8 @@ def _in_memory(fd: int, position: int) -> Iterator[None]:
 
 def buffer_facts(buffer: Any, context: Context) -> BufferFacts:
     """For the three buffers of ``io`` over a FileIO."""
-    return _remembered(context, buffer, lambda: _buffer_facts(buffer, context))
+    facts: BufferFacts = _remembered(context, buffer, lambda: _buffer_facts(buffer, context))
+    return facts
 
 
 def _buffer_facts(buffer: Any, context: Context) -> BufferFacts:
@@ -137,7 +139,8 @@ def _flushed(buffer: Any, fd: int, position: int) -> BufferFacts:
 
 def text_facts(text: io.TextIOWrapper, context: Context) -> TextFacts:
     """For a text file over a buffer over a FileIO; what is pending goes to the buffer's facts."""
-    return _remembered(context, text, lambda: _text_facts(text, context))
+    facts: TextFacts = _remembered(context, text, lambda: _text_facts(text, context))
+    return facts
 
 
 def _text_facts(text: io.TextIOWrapper, context: Context) -> TextFacts:
@@ -147,7 +150,7 @@ def _text_facts(text: io.TextIOWrapper, context: Context) -> TextFacts:
     with _in_memory(fd, raw.position):
         cookie = None
         if text.writable() and not text.readable():
-            text.flush()  # type: ignore[unreachable]
+            text.flush()
         else:
             cookie = _cookie(text)
         flushed = _flushed(buffer, fd, raw.position)
