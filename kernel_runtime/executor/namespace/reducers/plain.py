@@ -93,7 +93,7 @@ def make_temporary_directory(cls: Any, name: str, alive: bool) -> Any:
     import weakref
 
     made = cls.__new__(cls)
-    function = cls._cleanup  # type: ignore[attr-defined]
+    function = cls._cleanup
     warning = f"Implicitly cleaning up {made!r}" if hasattr(made, "name") else "cleaning up"
     made._finalizer = weakref.finalize(made, function, name, warn_message=warning)
     if not alive:
