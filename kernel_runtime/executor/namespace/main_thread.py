@@ -18,10 +18,11 @@ _requests: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[_Answer]
 
 
 def serve(worker: threading.Thread) -> None:
-    """Do what the worker asks for until it has ended. Called in the main thread."""
+    """Start the worker and do what it asks for until it has ended. Called in the main thread."""
     global _requests
     requests = _requests = queue.SimpleQueue()
     try:
+        worker.start()
         while worker.is_alive():
             try:
                 function, answer = requests.get(timeout=POLL_S)

@@ -1,7 +1,7 @@
 """Modules of the user's own: their data is kept, their code is what their files say.
 
-A module is the user's if its file is below the working directory, or is neither the standard
-library's nor an installed package's.
+A module is the user's if its file is neither the standard library's nor an installed package's:
+no directory above it is a ``site-packages``, and none that was installed lies beside its package.
 """
 
 from __future__ import annotations
@@ -17,29 +17,42 @@ from typing import Any, Final
 from kernel_runtime.executor.namespace.reducers.common import is_importable
 
 _INSTALLED: Final = {"site-packages", "dist-packages"}
-_OURS: Final = ("__main__", "kernel_runtime", "jupyter_timetravel")
-_NO_DATA: Final = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+_OURS: Final = ("__main__", "__mp_main__", "kernel_runtime", "jupyter_timetravel")
+_NO_DATA: Final = (types.FunctionType, types.BuiltinFunctionType, type)
 
 
 def own_modules() -> dict[str, types.ModuleType]:
     """By the name under which they are imported."""
     library = tuple(os.path.join(sysconfig.get_path(n), "") for n in ("stdlib", "platstdlib"))
-    return {
-        name: module
-        for name, module in list(sys.modules.items())
-        if type(module) is types.ModuleType
-        and name.split(".")[0] not in _OURS
-        and _is_own(getattr(module, "__file__", None), library)
-    }
+    is_own: dict[str, bool] = {}
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if type(module) is not types.ModuleType or type(module.__dict__.get("__file__")) is not str:
+            continue
+        top = name.split(".")[0]
+        if top not in is_own:
+            is_own[top] = top not in _OURS and _is_own(sys.modules.get(top), library)
+        if is_own[top] and str(module.__file__).endswith(".py"):
+            found[name] = module
+    return found
 
 
-def _is_own(file: Any, library: tuple[str, ...]) -> bool:
-    if not isinstance(file, str) or not file.endswith(".py"):
+def _is_own(top: Any, library: tuple[str, ...]) -> bool:
+    """Whether a module or package at the top level is the user's."""
+    places = [getattr(top, "__file__", None), *(getattr(top, "__path__", None) or ())]
+    place = next((each for each in places if type(each) is str), None)
+    if place is None:
         return False
-    path = os.path.abspath(file)
-    if _INSTALLED & set(path.split(os.sep)):
+    path = os.path.abspath(place)
+    if _INSTALLED & set(path.split(os.sep)) or path.startswith(library):
         return False
-    return not path.startswith((*library, "/proc/", "/tmp/ipykernel_"))
+    root = os.path.dirname(path)
+    if os.path.basename(path) == "__init__.py":
+        root = os.path.dirname(root)
+    try:
+        return not any(entry.endswith(".dist-info") for entry in os.listdir(root))
+    except OSError:
+        return True
 
 
 def data() -> dict[str, Any]:
@@ -53,8 +66,10 @@ def data() -> dict[str, Any]:
 
 
 def _is_code(value: Any) -> bool:
-    return isinstance(value, types.ModuleType) or (
-        isinstance(value, _NO_DATA) and is_importable(value)
+    # by type(): what stands for something else may do anything when it is asked for its class
+    kind = type(value)
+    return issubclass(kind, types.ModuleType) or (
+        issubclass(kind, _NO_DATA) and is_importable(value)
     )
 
 

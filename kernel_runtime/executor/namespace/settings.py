@@ -57,6 +57,7 @@ GROUPS: Final = (
     Group("polars", "polars", _libraries.polars_options, _libraries.set_polars_options),
     Group("sklearn", "sklearn", _libraries.sklearn_options, _libraries.set_sklearn_options),
     Group("numpy", "numpy", _libraries.numpy_options, _libraries.set_numpy_options),
+    Group("duckdb", "duckdb", _libraries.duckdb_connection, _libraries.set_duckdb_connection),
     Group("torch", "torch", _libraries.torch_options, _libraries.set_torch_options),
     Group("matplotlib", "matplotlib", _libraries.plot_options, _libraries.set_plot_options),
     Group("logging", "logging", settings_logging.levels, settings_logging.set_levels),

@@ -106,12 +106,14 @@ def add_builtins(value: dict[str, Any]) -> None:
 def patches() -> dict[str, dict[str, Any]] | None:
     """Functions and classes of the session that were put into modules."""
     found: dict[str, dict[str, Any]] = {}
-    kinds = (types.FunctionType, type)
     for module_name, module in list(sys.modules.items()):
         if module_name in ("__main__", "builtins") or type(module) is not types.ModuleType:
             continue
         for name, value in list(vars(module).items()):
-            if isinstance(value, kinds) and value.__module__ == "__main__":
+            kind = type(value)  # not isinstance(): what stands for something may do anything then
+            if kind is not types.FunctionType and not issubclass(kind, type):
+                continue
+            if value.__module__ == "__main__":
                 found.setdefault(module_name, {})[name] = value
     return found or None
 

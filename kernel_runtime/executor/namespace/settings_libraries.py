@@ -59,6 +59,23 @@ def set_sklearn_options(value: dict[str, Any]) -> None:
     _library("sklearn").set_config(**{k: v for k, v in value.items() if k in known})
 
 
+# -- duckdb ---------------------------------------------------------------------------------
+
+
+def duckdb_connection() -> Any:
+    """The connection that ``duckdb.sql`` uses, if it holds anything."""
+    connection = _library("duckdb").default_connection()
+    tables = connection.execute(
+        "SELECT (SELECT count(*) FROM duckdb_tables() WHERE NOT internal)"
+        " + (SELECT count(*) FROM duckdb_views() WHERE NOT internal)"
+    ).fetchone()
+    return connection if tables[0] else None
+
+
+def set_duckdb_connection(value: Any) -> None:
+    _library("duckdb").set_default_connection(value)
+
+
 # -- numpy ----------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """``functools.lru_cache``: with its entries, their order, and its counts.
 
 The C object shows nothing of these, but the garbage collector may ask it what it refers to. They
-are put in by calling the new one, while the function's code is exchanged for one that gives the kept
+are put in by calling the new one, while the function has a code that gives the kept
 results (and that raises, for calls whose entries are gone: those count as misses too).
 """
 

@@ -6,7 +6,9 @@ of (a transaction, a cursor) belongs to the old process.
 
 from __future__ import annotations
 
+import re
 import sys
+from contextlib import closing, suppress
 from typing import Any, Final
 
 from kernel_runtime.executor.namespace import main_thread
@@ -29,15 +31,35 @@ def _sqlite(obj: Any, context: Context) -> Any:
         databases = obj.execute("PRAGMA database_list").fetchall()
     except sqlite3.ProgrammingError as error:
         raise NotKept(_CLOSED if "closed" in str(error) else f"sqlite3 says: {error}") from None
-    if obj.in_transaction:
-        context.notice("the database's open transaction was not kept open")
-    context.notice("functions, collations and hooks of a sqlite3 connection are not kept")
     attached = [(row[1], row[2]) for row in databases if row[1] not in ("main", "temp")]
     path = databases[0][2]
+    if obj.in_transaction:
+        end = "rolled back" if path else "committed"
+        context.notice(f"the transaction that was open comes back {end}")
+    added = _added(obj)
+    if added:
+        context.notice(f"what was added to the connection is not kept: {', '.join(added)}")
     content = None if path else _content(obj)
     settings = {name: getattr(obj, name) for name in _SETTINGS if hasattr(obj, name)}
     arguments = (type(obj), path, content, attached)
     return connect_sqlite, arguments, settings, None, None, set_up_sqlite
+
+
+def _added(connection: Any) -> list[str]:
+    """Functions and collations that a fresh connection does not have."""
+    import sqlite3
+
+    names = set()
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for query in (
+            "SELECT name || '()' FROM pragma_function_list",
+            "SELECT 'collation ' || name FROM pragma_collation_list",
+        ):
+            with suppress(sqlite3.Error):  # an SQLite without that list
+                known = set(fresh.execute(query))
+                names |= {tuple(row)[0] for row in connection.execute(query)}
+                names -= {row[0] for row in known}
+    return sorted(names)
 
 
 def _content(connection: Any) -> bytes | str:
@@ -92,8 +114,6 @@ def make_sqlite_row(names: list[str], values: tuple[Any, ...]) -> Any:
 @reducer("_duckdb.DuckDBPyConnection", "duckdb.duckdb.DuckDBPyConnection")
 def reduce_duckdb(obj: Any, context: Context) -> Any:
     duckdb: Any = sys.modules["duckdb"]
-    if obj is getattr(duckdb, "default_connection", lambda: None)():
-        context.notice("duckdb's own connection comes back with its tables")
     try:
         ((path,),) = obj.execute(
             "SELECT path FROM duckdb_databases() WHERE database_name = current_database()"
@@ -105,8 +125,8 @@ def reduce_duckdb(obj: Any, context: Context) -> Any:
         raise NotKept(f"a duckdb connection cannot be kept: {error}") from None
 
 
+_START: Final = re.compile(r"START (?:WITH )?-?\d+")
 _CREATED: Final = (
-    "SELECT sql FROM duckdb_sequences() WHERE NOT temporary",
     "SELECT sql FROM duckdb_tables() WHERE NOT internal",
     "SELECT sql FROM duckdb_indexes()",
     "SELECT sql FROM duckdb_views() WHERE NOT internal",
@@ -120,6 +140,12 @@ def _tables(connection: Any) -> tuple[list[str], list[tuple[str, Any]]]:
         " AND database_name = current_database()"
     ).fetchall()
     statements = [f'CREATE SCHEMA IF NOT EXISTS "{name}"' for (name,) in schemas]
+    statements += [
+        sql if last is None else _START.sub(f"START {last + step}", sql)
+        for sql, last, step in connection.execute(
+            "SELECT sql, last_value, increment_by FROM duckdb_sequences() WHERE NOT temporary"
+        ).fetchall()
+    ]
     for query in _CREATED:
         statements += [sql for (sql,) in connection.execute(query).fetchall() if sql]
     tables = connection.execute(
@@ -128,16 +154,13 @@ def _tables(connection: Any) -> tuple[list[str], list[tuple[str, Any]]]:
     rows = []
     for schema, table in tables:
         name = f'"{schema}"."{table}"'
-        rows.append((name, _rows(connection.execute(f"SELECT * FROM {name}"))))
+        rows.append((name, _rows(connection.sql(f"SELECT * FROM {name}"))))
     return statements, rows
 
 
-def _rows(result: Any) -> Any:
+def _rows(relation: Any) -> Any:
     """As an Arrow table if Arrow is there, which is quick; else row by row."""
-    if "pyarrow" in sys.modules:
-        arrow = getattr(result, "to_arrow_table", None) or result.fetch_arrow_table
-        return arrow()
-    return result.fetchall()
+    return relation.to_arrow_table() if "pyarrow" in sys.modules else relation.fetchall()
 
 
 def connect_duckdb(path: str | None, statements: list[str], tables: list[tuple[str, Any]]) -> Any:

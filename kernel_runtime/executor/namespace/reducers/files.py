@@ -169,7 +169,7 @@ def reduce_compressed(obj: Any, context: Context) -> Any:
     """For reading: opened again and read up to the same place. For writing it cannot be kept."""
     kind = type(obj).__name__
     if obj.closed:
-        raise NotKept(f"a closed {kind} cannot be kept")
+        return make_closed_compressed, (type(obj), getattr(obj, "name", None))
     if not obj.readable():
         raise NotKept(f"a {kind} that is being written cannot be kept: close it first")
     file = getattr(obj, "fileobj", None) or getattr(obj, "_fp", None)
@@ -186,6 +186,14 @@ def open_compressed(cls: Any, path: str, position: int) -> Any:
         raise NotKept(f"the file {path} is not there any more") from None
     file.seek(position)
     return file
+
+
+def make_closed_compressed(cls: Any, name: Any) -> Any:
+    made = cls(os.devnull, "rb")
+    made.close()
+    if name is not None and "name" in vars(made):
+        made.name = name
+    return made
 
 
 @reducer("tempfile._TemporaryFileWrapper")

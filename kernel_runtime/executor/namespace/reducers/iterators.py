@@ -19,9 +19,14 @@ PICKLED_BY_ITSELF: Final = sys.version_info < (3, 14)
 PAIR_IS_HELD: Final = sys.version_info >= (3, 12)  # pairwise keeps the tuple that it gave last
 
 
+def _held(obj: Any) -> list[Any]:
+    """What a C object refers to, without its own type (which it does from 3.12 on)."""
+    return [each for each in gc.get_referents(obj) if each is not type(obj)]
+
+
 @reducer(itertools.pairwise)
 def reduce_pairwise(obj: Any, context: Context) -> Any:
-    held = gc.get_referents(obj)
+    held = _held(obj)
     if PAIR_IS_HELD and held:
         held.pop()
     if not held:
@@ -47,7 +52,7 @@ def reduce_count(obj: Any, context: Context) -> Any:
 def reduce_repeat(obj: Any, context: Context) -> Any:
     if PICKLED_BY_ITSELF:
         return NotImplemented
-    (element,) = gc.get_referents(obj)
+    (element,) = _held(obj)
     try:
         return itertools.repeat, (element, operator.length_hint(obj))
     except TypeError:  # it has no end
@@ -58,7 +63,7 @@ def reduce_repeat(obj: Any, context: Context) -> Any:
 def reduce_chain(obj: Any, context: Context) -> Any:
     if PICKLED_BY_ITSELF:
         return NotImplemented
-    held = gc.get_referents(obj)
+    held = _held(obj)
     if not held:
         return iter, ((),)
     return make_chain, (held[0], held[1:])
@@ -72,7 +77,7 @@ def make_chain(sources: Any, active: list[Any]) -> Any:
 def reduce_mapped(obj: Any, context: Context) -> Any:
     if PICKLED_BY_ITSELF:
         return NotImplemented
-    function, source = gc.get_referents(obj)
+    function, source = _held(obj)
     return type(obj), (function, source)
 
 

@@ -15,7 +15,11 @@ from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
 @reducer(types.MappingProxyType)
 def reduce_mapping_proxy(obj: Any, context: Context) -> Any:
     """Around the very mapping, which ``|`` with an operand of ours gives away."""
-    return types.MappingProxyType, (obj | _Taker(),)
+    return make_mapping_proxy, (obj | _Taker(),)
+
+
+def make_mapping_proxy(mapping: Any) -> Any:
+    return types.MappingProxyType(mapping)
 
 
 class _Taker:

@@ -8,6 +8,7 @@ is used up by that (its buffer is empty then), so what was learned is remembered
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DELETED: Final = " (deleted)"
+_CR: Final = 13
+_LF: Final = 10
 _NEWLINES: Final = "a\rb\r\nc\nd"
 _READ_AS: Final[dict[tuple[str, ...], str | None]] = {
     ("a\n", "b\n", "c\n", "d"): None,
@@ -80,7 +83,7 @@ def _raw_file(raw: io.FileIO, context: Context) -> RawFile:
     else:
         try:
             path = os.readlink(f"/proc/self/fd/{fd}")
-            position = os.lseek(fd, 0, os.SEEK_CUR)
+            position = os.lseek(fd, 0, os.SEEK_CUR) if path.startswith("/") else 0
         except OSError:
             raise NotKept("an open file cannot be kept where nothing tells its path") from None
     if path.endswith(DELETED) and not os.path.exists(path):
@@ -148,25 +151,59 @@ def _text_facts(text: io.TextIOWrapper, context: Context) -> TextFacts:
     raw = raw_file(buffer.raw, context)
     fd = buffer.raw.fileno()
     with _in_memory(fd, raw.position):
-        cookie = None
-        if text.writable() and not text.readable():
+        cookie, rest = None, None
+        if not text.readable():
             text.flush()
         else:
-            cookie = _cookie(text)
+            try:
+                cookie = text.tell()
+            except OSError:  # in the middle of a loop over its lines
+                rest = _rest(text, fd, raw)
         flushed = _flushed(buffer, fd, raw.position)
         if _facts(context).setdefault(id(buffer), (buffer, flushed))[1] != flushed:
             raise NotKept("a text file cannot be kept where its buffer was looked at before it")
-        return TextFacts(cookie, _newline(text, fd))
+        newline = _newline(text, fd)
+    if rest is not None:
+        cookie = _start_of(rest, raw.path, text, newline)
+    return TextFacts(cookie, newline)
 
 
-def _cookie(text: io.TextIOWrapper) -> int:
+_IN_LOOP: Final = "a text file in the middle of a for loop over its lines cannot be kept: "
+_STATELESS: Final = ("utf-8", "ascii", "iso8859-", "cp125", "koi8-")
+_MOST_READ: Final = 1 << 26
+
+
+def _rest(text: io.TextIOWrapper, fd: int, raw: RawFile) -> str:
+    """What is left to read, to the end. In a loop ``tell`` refuses: this is what remains to go by."""
+    if text.writable() or not codecs.lookup(text.encoding).name.startswith(_STATELESS):
+        raise NotKept(_IN_LOOP + "nothing tells where it is")
     try:
-        return text.tell()
+        with open(raw.path, "rb") as file:
+            file.seek(raw.position)
+            tail = file.read(_MOST_READ)
     except OSError as error:
-        raise NotKept(
-            "a text file in the middle of a for loop over its lines cannot be kept:"
-            " nothing tells where it is"
-        ) from error
+        raise NotKept(_IN_LOOP + f"{raw.path} cannot be read") from error
+    os.pwrite(fd, tail, raw.position)
+    return text.read()
+
+
+def _start_of(rest: str, path: str, text: io.TextIOWrapper, newline: str | None) -> int:
+    """Where in the file ``rest`` begins, which goes to its end: both are walked backwards."""
+    encoding = "utf-8" if text.encoding.lower() == "utf-8-sig" else text.encoding
+    left = rest.encode(encoding, text.errors or "strict")
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - 2 * len(left) - 2))
+        there = file.read()
+    at = len(there)
+    for byte in reversed(left):
+        if at and newline is None and byte == _LF and there[at - 1] in (_CR, _LF):
+            at -= 2 if there[max(at - 2, 0) : at] == b"\r\n" else 1
+        elif at and there[at - 1] == byte:
+            at -= 1
+        else:
+            raise NotKept(_IN_LOOP + "the file has changed since")
+    return size - len(there) + at
 
 
 def _newline(text: io.TextIOWrapper, fd: int) -> str | None:

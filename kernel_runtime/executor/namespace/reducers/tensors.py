@@ -15,7 +15,7 @@ def _loaded() -> Any:
     return importlib.import_module("torch")
 
 
-@reducer("torch.storage.UntypedStorage")
+@reducer("torch.storage.UntypedStorage", once=False)
 def reduce_storage(obj: Any, context: Context) -> Any:
     """Its bytes, and where they were. A GPU's memory is not in the copy of a process."""
     device = str(obj.device)
