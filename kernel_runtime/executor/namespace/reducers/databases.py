@@ -1,0 +1,193 @@
+"""Database connections: those in memory by their content, those to a file by its path.
+
+sqlite3 and duckdb in memory are part of the state as arrays are. What a connection is in the middle
+of (a transaction, a cursor) belongs to the old process.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import closing, suppress
+from typing import Any, Final
+
+from kernel_runtime.executor.namespace import main_thread
+from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
+
+_SETTINGS: Final = ("row_factory", "text_factory", "isolation_level", "autocommit")
+_CLOSED: Final = "a closed connection cannot be kept"
+
+
+@reducer("sqlite3.Connection")
+def reduce_sqlite(obj: Any, context: Context) -> Any:
+    """A connection answers the thread only that made it: mostly the main one."""
+    return main_thread.call(lambda: _sqlite(obj, context))
+
+
+def _sqlite(obj: Any, context: Context) -> Any:
+    import sqlite3
+
+    try:
+        databases = obj.execute("PRAGMA database_list").fetchall()
+    except sqlite3.ProgrammingError as error:
+        raise NotKept(_CLOSED if "closed" in str(error) else f"sqlite3 says: {error}") from None
+    attached = [(row[1], row[2]) for row in databases if row[1] not in ("main", "temp")]
+    path = databases[0][2]
+    if obj.in_transaction:
+        end = "rolled back" if path else "committed"
+        context.notice(f"the transaction that was open comes back {end}")
+    added = _added(obj)
+    if added:
+        context.notice(f"what was added to the connection is not kept: {', '.join(added)}")
+    content = None if path else _content(obj)
+    settings = {name: getattr(obj, name) for name in _SETTINGS if hasattr(obj, name)}
+    arguments = (type(obj), path, content, attached)
+    return connect_sqlite, arguments, settings, None, None, set_up_sqlite
+
+
+def _added(connection: Any) -> list[str]:
+    """Functions and collations that a fresh connection does not have."""
+    import sqlite3
+
+    names = set()
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for query in (
+            "SELECT name || '()' FROM pragma_function_list",
+            "SELECT 'collation ' || name FROM pragma_collation_list",
+        ):
+            with suppress(sqlite3.Error):  # an SQLite without that list
+                known = set(fresh.execute(query))
+                names |= {tuple(row)[0] for row in connection.execute(query)}
+                names -= {row[0] for row in known}
+    return sorted(names)
+
+
+def _content(connection: Any) -> bytes | str:
+    if hasattr(connection, "serialize"):  # Python 3.11
+        return bytes(connection.serialize())
+    factories = connection.row_factory, connection.text_factory
+    connection.row_factory, connection.text_factory = None, str
+    try:
+        return "\n".join(connection.iterdump())
+    finally:
+        connection.row_factory, connection.text_factory = factories
+
+
+def connect_sqlite(cls: Any, path: str, content: bytes | str | None, attached: Any) -> Any:
+    import os
+    import sqlite3
+
+    if path and not os.path.exists(path):
+        raise NotKept(f"the database {path} is not there any more")
+    connection = sqlite3.connect(path or ":memory:", factory=cls)
+    if isinstance(content, bytes):
+        if content:
+            connection.deserialize(content)
+    elif content is not None:
+        connection.executescript(content)
+    for name, file in attached:
+        if not file or os.path.exists(file):
+            connection.execute("ATTACH DATABASE ? AS ?", (file or ":memory:", name))
+    return connection
+
+
+def set_up_sqlite(connection: Any, settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        setattr(connection, name, value)
+
+
+@reducer("sqlite3.Row")
+def reduce_sqlite_row(obj: Any, context: Context) -> Any:
+    return make_sqlite_row, (obj.keys(), tuple(obj))
+
+
+def make_sqlite_row(names: list[str], values: tuple[Any, ...]) -> Any:
+    """A row is made by a cursor only: one is asked for the values under the names."""
+    import sqlite3
+
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    quoted = ", ".join('? AS "{}"'.format(name.replace('"', '""')) for name in names)
+    return connection.execute(f"SELECT {quoted}", values).fetchone()
+
+
+@reducer("_duckdb.DuckDBPyConnection", "duckdb.duckdb.DuckDBPyConnection")
+def reduce_duckdb(obj: Any, context: Context) -> Any:
+    duckdb: Any = sys.modules["duckdb"]
+    try:
+        ((path,),) = obj.execute(
+            "SELECT path FROM duckdb_databases() WHERE database_name = current_database()"
+        ).fetchall()
+        if path:
+            return connect_duckdb, (path, [], [])
+        return connect_duckdb, (None, *_tables(obj))
+    except duckdb.Error as error:
+        raise NotKept(f"a duckdb connection cannot be kept: {error}") from None
+
+
+_START: Final = re.compile(r"START (?:WITH )?-?\d+")
+_CREATED: Final = (
+    "SELECT sql FROM duckdb_tables() WHERE NOT internal",
+    "SELECT sql FROM duckdb_indexes()",
+    "SELECT sql FROM duckdb_views() WHERE NOT internal",
+)
+
+
+def _tables(connection: Any) -> tuple[list[str], list[tuple[str, Any]]]:
+    """The statements that make everything, and the rows of each table."""
+    schemas = connection.execute(
+        "SELECT schema_name FROM duckdb_schemas() WHERE NOT internal"
+        " AND database_name = current_database()"
+    ).fetchall()
+    statements = [f'CREATE SCHEMA IF NOT EXISTS "{name}"' for (name,) in schemas]
+    statements += [
+        sql if last is None else _START.sub(f"START {last + step}", sql)
+        for sql, last, step in connection.execute(
+            "SELECT sql, last_value, increment_by FROM duckdb_sequences() WHERE NOT temporary"
+        ).fetchall()
+    ]
+    for query in _CREATED:
+        statements += [sql for (sql,) in connection.execute(query).fetchall() if sql]
+    tables = connection.execute(
+        "SELECT schema_name, table_name FROM duckdb_tables() WHERE NOT internal"
+    ).fetchall()
+    rows = []
+    for schema, table in tables:
+        name = f'"{schema}"."{table}"'
+        rows.append((name, _rows(connection.sql(f"SELECT * FROM {name}"))))
+    return statements, rows
+
+
+def _rows(relation: Any) -> Any:
+    """As an Arrow table if Arrow is there, which is quick; else row by row."""
+    return relation.to_arrow_table() if "pyarrow" in sys.modules else relation.fetchall()
+
+
+def connect_duckdb(path: str | None, statements: list[str], tables: list[tuple[str, Any]]) -> Any:
+    import os
+
+    import duckdb
+
+    if path is not None:
+        if not os.path.exists(path):
+            raise NotKept(f"the database {path} is not there any more")
+        return duckdb.connect(path)
+    connection = duckdb.connect(":memory:")
+    indexes = [
+        sql for sql in statements if sql.upper().startswith(("CREATE INDEX", "CREATE UNIQUE"))
+    ]
+    for sql in statements:
+        if sql not in indexes:
+            connection.execute(sql)
+    for name, rows in tables:
+        if isinstance(rows, list):
+            if rows:
+                marks = ", ".join("?" * len(rows[0]))
+                connection.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+        else:
+            connection.register("timetravel_rows", rows)
+            connection.execute(f"INSERT INTO {name} SELECT * FROM timetravel_rows")
+            connection.unregister("timetravel_rows")
+    for sql in indexes:
+        connection.execute(sql)
+    return connection
