@@ -69,8 +69,11 @@ def session_state(kernel: ExecutorKernel, files: Sequence[OpenFile]) -> SessionS
 
 def load_into(kernel: ExecutorKernel, fd: int) -> None:
     """Load what the supervisor hands out over a channel into the session; closes fd."""
+    state = session_state(kernel, ())
     with socket.socket(fileno=fd) as link:
-        _load(BlobClient(link), session_state(kernel, ()))
+        _load(BlobClient(link), state)
+    assert kernel.shell is not None
+    kernel.shell.execution_count = state.execution_count
 
 
 def load_alone(link: socket.socket, namespace: dict[str, Any], seed: str | None) -> None:

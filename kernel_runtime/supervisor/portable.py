@@ -158,9 +158,10 @@ class Portable:
             loaded = await durability.load_in_scratch(manifest)
         except (RestoreRefused, CheckpointRefused, ChannelError) as error:
             return [str(error)]
-        problems = [f"{name}: {why}" for name, why in loaded.lost]
+        known = {name for name, _ in manifest["lost"]}
+        problems = [f"{name}: {why}" for name, why in loaded.lost if name not in known]
         here = set(loaded.summaries)
-        lost = {name for name, _ in manifest["lost"]} | {name for name, _ in loaded.lost}
+        lost = known | {name for name, _ in loaded.lost}
         for name, recorded in target.variables.items():
             if name in lost or name.startswith("$"):
                 continue

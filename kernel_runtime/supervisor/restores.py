@@ -66,6 +66,8 @@ class Plan:
     namespace: dict[str, Any] | None = None
     """The manifest of the portable copy, where there is no frozen process any more."""
     warnings: list[str] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
+    """Variables that the target had and the restore did not bring."""
     tell_s: float = _TELL_S
 
     @property
@@ -429,6 +431,7 @@ class Restorer:
         executor = await session.fresh_executor(seed)
         loaded = await session.durability.load(executor, plan.namespace)
         session.hash_seed = seed
+        plan.lost = {name for name, _ in loaded.lost}
         plan.warnings += [PORTABLE, *lost_lines(loaded)]
         return executor
 
@@ -509,8 +512,9 @@ class Restorer:
         variables: dict[str, Any] = {"added": [], "removed": [], "changed": []}
         environ: list[dict[str, Any]] = []
         if before is not None:
-            variables = dict(diff_variables(before, plan.target.variables))
-            environ = diff_environ(before, plan.target.variables)
+            after = {k: v for k, v in plan.target.variables.items() if k not in plan.lost}
+            variables = dict(diff_variables(before, after))
+            environ = diff_environ(before, after)
         changes = _changes(plan.files) if plan.files is not None and done is not None else []
         return {
             "checkpoint": timeline.record(timeline[plan.target.id]),

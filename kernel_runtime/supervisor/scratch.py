@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _PROGRAM: Final = Path(__file__).resolve().parents[1] / "executor" / "scratch.py"
 _LINK_FD: Final = 3
 
+_TRIED: Final = ("variables", "definitions")
+"""Kinds of units. One of another kind that cannot be loaded costs no variable."""
+
 
 class Scratch:
     """Trial loads of one session."""
@@ -44,9 +47,8 @@ class Scratch:
         """
         units = {unit["id"]: unit for unit in manifest["units"]}
         keys = {id: _key(id, units) for id in units}
-        new = [
-            unit for unit in units.values() if unit["try"] and keys[unit["id"]] not in self._good
-        ]
+        to_try = [unit for unit in units.values() if unit["try"] and unit["kind"] in _TRIED]
+        new = [unit for unit in to_try if keys[unit["id"]] not in self._good]
         names = {name for unit in new for name in unit["names"]}
         if not names:
             return dict(manifest)

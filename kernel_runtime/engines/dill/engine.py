@@ -105,11 +105,12 @@ class DillEngine:
 def without(manifest: Mapping[str, Any], lost: Collection[tuple[str, str]]) -> dict[str, Any]:
     """The manifest after a trial has shown that these variables cannot be loaded."""
     gone = {name for name, _ in lost}
-    units = []
-    for unit in manifest["units"]:
-        names = [name for name in unit["names"] if name not in gone]
-        if names or not unit["names"]:
-            units.append({**unit, "names": names})
+    # units are named by their places, so a bad one stays, with nothing in it
+    nothing = {"names": [], "needs": [], "stream": [], "buffers": [], "bytes": 0, "try": False}
+    units = [
+        {**unit, **nothing} if gone.intersection(unit["names"]) else unit
+        for unit in manifest["units"]
+    ]
     return {**manifest, "units": units, "lost": [*manifest["lost"], *map(list, lost)]}
 
 

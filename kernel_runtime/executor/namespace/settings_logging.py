@@ -6,7 +6,10 @@ import logging
 from typing import Any, Final
 
 # configured by Jupyter's own libraries when they start, anew in each process
-_OWN: Final = ("traitlets", "tornado", "asyncio", "ipykernel", "IPython", "kernel_runtime", "parso")
+_OWN: Final = (
+    *("traitlets", "tornado", "asyncio", "ipykernel", "IPython", "parso"),
+    *("kernel_runtime", "ExecutorApp"),
+)
 _NAMES: Final = {
     logging.CRITICAL: "CRITICAL",
     logging.ERROR: "ERROR",
