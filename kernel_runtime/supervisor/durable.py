@@ -40,6 +40,9 @@ _LAST_S: Final = 3.0
 _TRIES: Final = 3
 """A restore in between can end the process that is written; then it is tried again."""
 
+_EMPTY: Final = ("start", "restart")
+"""Reasons of checkpoints of a fresh process, which holds nothing."""
+
 KIND: Final = "namespace"
 
 
@@ -87,7 +90,7 @@ class Durability:
         if checkpoint.is_kept and checkpoint.reason != "safety":
             if checkpoint.id not in self._asked:
                 self._asked.append(checkpoint.id)
-        elif self._session.config.durability != "manual":
+        elif self._session.config.durability != "manual" and checkpoint.reason not in _EMPTY:
             self._newest = checkpoint.id
         self._go_on()
 

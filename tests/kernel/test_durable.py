@@ -37,6 +37,12 @@ def durable(notebook: Any, number: int) -> dict[str, Any]:
         time.sleep(0.05)
 
 
+def timeline(notebook: Any) -> str:
+    """What %timeline shows."""
+    shown = notebook.run("%timeline").of_type("display_data")[0]
+    return str(shown["content"]["data"]["text/plain"])
+
+
 def kill(notebook: Any) -> None:
     """The supervisor and all that it started end at once, as when the machine goes down."""
     os.kill(notebook.pid, signal.SIGKILL)
@@ -120,7 +126,7 @@ def test_policies(start_notebook: Callable[..., Any], document: dict[str, Any]) 
     assert namespace(notebook.command("get", checkpoint=1)["checkpoint"])["state"] is None
     notebook.command("pin", checkpoint=1)
     assert durable(notebook, 1)["state"] == "ready"
-    assert "durable" in notebook.run("%timeline").text()
+    assert "durable" in timeline(notebook)
 
 
 def test_what_cannot_be_kept_is_named_and_costs_only_itself(
@@ -131,7 +137,7 @@ def test_what_cannot_be_kept_is_named_and_costs_only_itself(
     capture = durable(notebook, 1)
     assert [note["subject"] for note in capture["not_captured"]] == ["nested"]
     assert "generator" in capture["not_captured"][0]["detail"]
-    assert "without nested" in notebook.run("%timeline").text()
+    assert "without nested" in timeline(notebook)
     # the process still has it
     notebook.run("%restore 1")
     assert notebook.run("next(nested['bad'])").result == "'a'"
@@ -155,7 +161,8 @@ def test_single_variables_into_the_present(
     notebook.run("%restore --undo")
     assert notebook.run("rows, other").result == "([1, 2, 3], 'new')"
     assert "no variable 'nothing'" in notebook.run("%restore 1 --vars nothing", ok=False).error
-    assert "--vars goes with" in notebook.run("%restore 1 --vars x --undo", ok=False).error
+    reply = notebook.run("%restore 1 --vars x --undo", ok=False).reply
+    assert reply["ename"] == "UsageError" and "--vars goes with" in reply["evalue"]
     brought = notebook.command("bring", checkpoint=1, names=["other"])
     assert brought["names"] == ["other"] and notebook.run("other").result == "'old'"
 

@@ -149,7 +149,9 @@ def _reduce_exported(arr: Any, exporter: Any) -> tuple[Any, ...]:
     return make_exported, made_of, state, None, None, set_array
 
 
-def make_exported(kind: Any, exporter: Any, offset: int, shape: Any, strides: Any, dtype: Any) -> Any:
+def make_exported(
+    kind: Any, exporter: Any, offset: int, shape: Any, strides: Any, dtype: Any
+) -> Any:
     """Rebuild an array whose memory is that of a bytes, bytearray, array or memoryview."""
     np = sys.modules["numpy"]
     return np.ndarray.__new__(kind, shape, dtype, exporter, offset, strides)

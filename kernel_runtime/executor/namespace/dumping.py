@@ -201,9 +201,7 @@ class _Dump:
 
     def _alone(self, number: int, root: Root) -> None:
         recording = Recording(min(_ONE_RECORDING, _ALL_RECORDINGS - self.recorded))
-        pickler = UnitPickler(
-            self.keeper, recording, {root.key} - {None}, number, root.notices
-        )
+        pickler = UnitPickler(self.keeper, recording, {root.key} - {None}, number, root.notices)
         try:
             self._pickle(pickler, root.payload)
         except _Failed as failed:

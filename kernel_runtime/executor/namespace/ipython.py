@@ -10,7 +10,13 @@ from kernel_runtime.executor.namespace.session import SessionState
 _PYTHONS: Final = frozenset(
     {
         *("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__"),
-        *("__builtin__", "__file__", "__cached__", "__warningregistry__", "__conditional_annotations__"),
+        *(
+            "__builtin__",
+            "__file__",
+            "__cached__",
+            "__warningregistry__",
+            "__conditional_annotations__",
+        ),
     }
 )
 _OWN: Final = frozenset({"In", "Out", "_ih", "_oh", "_dh", "_i", "_ii", "_iii", "get_ipython"})

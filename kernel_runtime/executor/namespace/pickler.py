@@ -47,7 +47,13 @@ _SHELL_PARTS: Final = (
 )
 _VALUES: Final = frozenset(
     {
-        *("builtins.NoneType", "builtins.bool", "builtins.int", "builtins.float", "builtins.complex"),
+        *(
+            "builtins.NoneType",
+            "builtins.bool",
+            "builtins.int",
+            "builtins.float",
+            "builtins.complex",
+        ),
         *("builtins.tuple", "builtins.frozenset", "builtins.range", "builtins.slice"),
         *("builtins.code", "builtins.builtin_function_or_method", "builtins.method"),
         *("builtins.method_descriptor", "builtins.wrapper_descriptor", "builtins.method-wrapper"),
@@ -347,9 +353,7 @@ class _Recorder:
         self.result: tuple[Any, ...] | None = None
         self.memo: dict[int, Any] = {}
 
-    def save_reduce(
-        self, func: Any, args: Any, *state: Any, obj: Any = None, **more: Any
-    ) -> None:
+    def save_reduce(self, func: Any, args: Any, *state: Any, obj: Any = None, **more: Any) -> None:
         if self.result is not None:
             raise ValueError("more than one object")
         names = ("state", "listitems", "dictitems", "state_setter")
