@@ -24,7 +24,7 @@ from kernel_runtime.executor.namespace import (
     sources,
     units,
 )
-from kernel_runtime.executor.namespace.pickler import Keeper, UnitPickler
+from kernel_runtime.executor.namespace.pickler import Keeper, Placements, UnitPickler
 from kernel_runtime.executor.namespace.registry import NotKept
 from kernel_runtime.executor.namespace.session import SessionState, Sink
 from kernel_runtime.executor.namespace.streams import (
@@ -32,7 +32,7 @@ from kernel_runtime.executor.namespace.streams import (
     Recording,
     StreamWriter,
     Uploader,
-    fixed_cut,
+    cut_by_content,
 )
 from kernel_runtime.executor.namespace.units import Root
 
@@ -51,7 +51,7 @@ _WELL_KNOWN: Final = frozenset(
 )
 
 
-def dump(session: SessionState, sink: Sink, *, cut: Cut = fixed_cut) -> dict[str, Any]:
+def dump(session: SessionState, sink: Sink, *, cut: Cut = cut_by_content) -> dict[str, Any]:
     """Write everything to ``sink``; the manifest (docs/namespace.md). Raises what the sink raises.
 
     Runs in a copy of the process that ends afterwards: it raises the recursion limit, reducers take
@@ -203,7 +203,7 @@ class _Dump:
         recording = Recording(min(_ONE_RECORDING, _ALL_RECORDINGS - self.recorded))
         pickler = UnitPickler(self.keeper, recording, {root.key} - {None}, number, root.notices)
         try:
-            self._pickle(pickler, root.payload)
+            self._pickle(pickler, (root.classes, tuple(root.values), Placements()))
         except _Failed as failed:
             root.reason = self._in_words(root, failed)
             return
@@ -288,9 +288,9 @@ class _Dump:
     def _together(self, members: list[Root], own: set[str]) -> _Attempt:
         writer = StreamWriter(self.uploader, self.cut)
         pickler = UnitPickler(self.keeper, writer, own, None, None)
-        classes = tuple(pair for root in members for pair in root.payload[0])
+        classes = tuple(pair for root in members for pair in root.classes)
         values = tuple(pair for root in members for pair in root.values)
-        self._pickle(pickler, (classes, values))
+        self._pickle(pickler, (classes, values, Placements()))
         stream = writer.finish()
         pickler.clear_memo()
         return _Attempt(None, pickler, stream)
@@ -330,8 +330,14 @@ _KINDS: Final = ("variables", "definitions", "module", "settings", "outputs")
 
 
 def _is_atom(value: Any) -> bool:
+    """Whether its loading can only go well, and it is small."""
     kind = type(value)
-    return kind in _ATOMS and (kind not in (str, bytes) or len(value) <= _SMALL_TEXT)
+    if kind in _ATOMS:
+        return kind not in (str, bytes) or len(value) <= _SMALL_TEXT
+    generic = getattr(sys.modules.get("numpy"), "generic", ())
+    if kind.__module__ != "numpy" or not isinstance(value, generic):
+        return False
+    return value.dtype.kind in "biufcmMSU" and value.nbytes <= _SMALL_TEXT
 
 
 def _is_definition(pair: tuple[str, Any]) -> bool:

@@ -29,12 +29,26 @@ def reduce_block(block: Any, context: Any) -> Any:
     references = getattr(block, "refs", None)
     if references is None:
         return NotImplemented
-    return make_block, (type(block), block.values, block.mgr_locs, block.ndim, references)
+    return make_block, (type(block), block.values, block.mgr_locs.indexer, block.ndim, references)
 
 
 def make_block(kind: Any, values: Any, places: Any, ndim: int, references: Any) -> Any:
     """Rebuild a block, which makes itself known to those it shares memory with."""
-    return kind(values, placement=places, ndim=ndim, refs=references)
+    placement = importlib.import_module("pandas._libs.internals").BlockPlacement(places)
+    return kind(values, placement=placement, ndim=ndim, refs=references)
+
+
+@reducer("pandas.core.internals.managers.SingleBlockManager", once=False)
+def reduce_single_manager(manager: Any, context: Any) -> Any:
+    """A column's: its own pickles leave the block out, and keep its values only."""
+    if getattr(manager.blocks[0], "refs", None) is None:
+        return NotImplemented
+    return make_single_manager, (type(manager), manager.blocks[0], manager.axes[0])
+
+
+def make_single_manager(kind: Any, block: Any, axis: Any) -> Any:
+    """Rebuild the manager of a column."""
+    return kind(block, axis)
 
 
 @reducer(

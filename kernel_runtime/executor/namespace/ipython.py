@@ -33,7 +33,7 @@ def split(session: SessionState, keeper: Any) -> tuple[list[tuple[str, Any]], di
     outputs: list[str] = []
     inputs: list[str] = []
     for name, value in list(session.namespace.items()):
-        if type(name) is not str or name in _PYTHONS:
+        if type(name) is not str or name in _PYTHONS or name == "__annotations__" and not value:
             continue
         is_hidden = name in session.hidden and session.hidden[name] is value
         output = _OUTPUT.match(name)

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Collection
 from typing import Any, Final
 
-from kernel_runtime.executor.namespace import code, ipython, own_modules, settings, sources
+from kernel_runtime.executor.namespace import code, ipython, own_modules, sets, settings, sources
 from kernel_runtime.executor.namespace.session import Loaded, SessionState, Source
 from kernel_runtime.executor.namespace.streams import Piece, StreamReader
 
@@ -171,7 +171,9 @@ class _Load:
             buffer = bytearray(stored.nbytes)
             stored.read_into(memoryview(buffer))
             plain.append(buffer)
-        classes, values = _Unpickler(self, unit, plain).load()
+        classes, values, placements = _Unpickler(self, unit, plain).load()
+        for placement in placements:
+            sets.place(*placement)
         self.classes.update(classes)
         for name, value in values:
             if name == sources.NAME:

@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from kernel_runtime.executor.namespace import code, registry
+from kernel_runtime.executor.namespace import code, registry, sets
 from kernel_runtime.executor.namespace.registry import NotKept
 from kernel_runtime.executor.namespace.session import SessionState
 
@@ -72,6 +72,8 @@ _VALUES: Final = frozenset(
 )
 """Types whose objects are the same wherever they are: nobody asks which one it is."""
 _LARGE: Final = 64 << 10
+_HEAP_TYPE: Final = 1 << 9
+_IMMUTABLE_TYPE: Final = 1 << 8
 
 
 class _Memory:
@@ -140,7 +142,10 @@ class Keeper:
         key = self._class_keys.get(id(cls))
         if key is None:
             key = ""
-            if self.found(cls) is None:
+            # One of C's own that no name leads to is not the session's: it fails where it is written.
+            flags = type.__dict__["__flags__"].__get__(cls)
+            is_c = not flags & _HEAP_TYPE or flags & _IMMUTABLE_TYPE
+            if not is_c and self.found(cls) is None:
                 key = wanted = registry.name_of(cls)
                 number = 1
                 while key in self.classes:
@@ -184,6 +189,8 @@ class Keeper:
         if kind is types.FunctionType:
             return _function
         registered = registry.find(kind)
+        if kind is Placements:
+            return _placements
         if registered is not None:
             return functools.partial(_registered, registered)
         if issubclass(kind, type):
@@ -191,6 +198,10 @@ class Keeper:
         if issubclass(kind, enum.Enum) and self.class_key(kind):
             return code.reduce_member
         return _own_way
+
+
+class Placements:
+    """Comes last in what is pickled, and becomes the pickler's ``placements``."""
 
 
 class File(Protocol):
@@ -222,6 +233,7 @@ class UnitPickler(pickle.Pickler):
         self.needs: set[str] = set()
         self.kinds: set[type] = set()
         self.modules: set[str] = set()
+        self.sets: list[set[Any]] = []
         self.culprit: Any = None
         self._notices = notices
         self._known = keeper.known
@@ -245,6 +257,12 @@ class UnitPickler(pickle.Pickler):
         """The source of code in this file is wanted for tracebacks."""
         self.keeper.sources.add(filename)
 
+    def placements(self) -> list[Any]:
+        """How the sets that were written so far are put in order: (set, items, size)."""
+        found = {id(seen): seen for seen in self.sets}
+        orders = ((seen, sets.placement(seen)) for seen in found.values())
+        return [(seen, *order) for seen, order in orders if order is not None]
+
     # -- for the C pickler ------------------------------------------------------------------
 
     def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
@@ -257,7 +275,11 @@ class UnitPickler(pickle.Pickler):
         """What stands for an object that is not written here."""
         hit = self._known.get(id(obj))
         if hit is None:
-            if not issubclass(type(obj), type):
+            kind = type(obj)
+            if kind is set:
+                self.sets.append(obj)
+                return None
+            if not issubclass(kind, type):
                 return None
             key = self.keeper.class_key(obj)
             if not key or key in self.own:
@@ -285,6 +307,10 @@ class UnitPickler(pickle.Pickler):
             if self.culprit is None:
                 self.culprit = obj
             raise
+
+
+def _placements(pickler: UnitPickler, obj: Any) -> Any:
+    return list, (), None, iter(pickler.placements())
 
 
 def _function(pickler: UnitPickler, obj: Any) -> Any:

@@ -9,6 +9,8 @@ import types
 from collections.abc import Iterable
 from typing import Any, Final
 
+from kernel_runtime.executor.namespace import registry
+
 NAME: Final = "settings:sources"
 
 
@@ -24,18 +26,19 @@ def importable(value: Any, keeper: Any) -> list[str] | None:
     if issubclass(kind, (type, types.FunctionType)):
         found = keeper.found(value)
         return None if found is None else list(found)
-    if keeper.class_key(kind) or not hasattr(kind, "__call__"):  # noqa: B004 - of the type
+    if keeper.class_key(kind) or not callable(value):
         return None
-    if kind is not types.BuiltinFunctionType and kind.__module__.split(".")[0] != "numpy":
+    name = getattr(value, "__qualname__", None)
+    module = getattr(value, "__module__", None)
+    if registry.name_of(kind) == "numpy.ufunc":
+        name = value.__name__
+        module = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
+    if type(name) is not str or type(module) is not str or module == "__main__":
         return None
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    if type(name) is not str:
-        return None
-    module = getattr(value, "__module__", None) or pickle.whichmodule(value, name)  # type: ignore[attr-defined]
     found_there: Any = sys.modules.get(module)
     for part in name.split("."):
         found_there = getattr(found_there, part, None)
-    return [module, name] if found_there is value and module != "__main__" else None
+    return [module, name] if found_there is value else None
 
 
 def wanted(filenames: Iterable[str], shell: Any) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
+from zlib import crc32
 
 from kernel_runtime.executor.namespace.session import Sink, Source
 
@@ -15,15 +16,31 @@ Cut = Callable[[memoryview], Iterator[memoryview]]
 """Cuts a stream into pieces at places that its content decides; the last is what is left."""
 
 BUFFER_PIECE: Final = 4 << 20
-_FIXED_CUT: Final = 256 << 10
+_SHORTEST: Final = 64 << 10
+_LONGEST: Final = 1 << 20
 _BATCH: Final = 16 << 20
 _HELD: Final = 8 << 20
 
 
-def fixed_cut(view: memoryview) -> Iterator[memoryview]:
-    """Pieces of 256 KiB, where the C library that cuts by content is not there."""
-    for start in range(0, len(view), _FIXED_CUT):
-        yield view[start : start + _FIXED_CUT]
+def cut_by_content(view: memoryview) -> Iterator[memoryview]:
+    """Pieces of 64 KiB to 1 MiB, where the C library that does it better is not there.
+
+    A piece may end after each MEMOIZE of a pickle, and does where a sum of what stands before it
+    says so: about each 256th time.
+    """
+    data = bytes(view)
+    start = 0
+    while len(data) - start > _SHORTEST:
+        end = start + _SHORTEST
+        while True:
+            end = data.find(b"\x94", end, start + _LONGEST) + 1
+            if not end or crc32(data[end - 32 : end]) & 0xFF == 0:
+                break
+        end = end or min(start + _LONGEST, len(data))
+        yield view[start:end]
+        start = end
+    if start < len(data):
+        yield view[start:]
 
 
 class Uploader:

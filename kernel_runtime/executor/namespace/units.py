@@ -26,10 +26,9 @@ class Root:
     attempt: Any = None
 
     @property
-    def payload(self) -> tuple[Any, Any]:
-        """What is pickled: classes by key, values by name."""
-        classes = () if self.key is None else ((self.key, self.cls),)
-        return classes, tuple(self.values)
+    def classes(self) -> tuple[tuple[str, Any], ...]:
+        """The class that it is, by its key."""
+        return () if self.key is None else ((self.key, self.cls),)
 
 
 def lose_dependents(roots: Sequence[Root]) -> None:

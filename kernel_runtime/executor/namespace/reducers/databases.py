@@ -31,18 +31,16 @@ def _sqlite(obj: Any, context: Context) -> Any:
         databases = obj.execute("PRAGMA database_list").fetchall()
     except sqlite3.ProgrammingError as error:
         raise NotKept(_CLOSED if "closed" in str(error) else f"sqlite3 says: {error}") from None
-    attached = [(row[1], row[2]) for row in databases if row[1] not in ("main", "temp")]
-    path = databases[0][2]
+    files = {name: path for _, name, path in map(tuple, databases) if name != "temp"}
     if obj.in_transaction:
-        end = "rolled back" if path else "committed"
+        end = "rolled back" if files["main"] else "committed"
         context.notice(f"the transaction that was open comes back {end}")
     added = _added(obj)
     if added:
         context.notice(f"what was added to the connection is not kept: {', '.join(added)}")
-    content = None if path else _content(obj)
+    parts = [(name, path, None if path else _content(obj, name)) for name, path in files.items()]
     settings = {name: getattr(obj, name) for name in _SETTINGS if hasattr(obj, name)}
-    arguments = (type(obj), path, content, attached)
-    return connect_sqlite, arguments, settings, None, None, set_up_sqlite
+    return connect_sqlite, (type(obj), parts), settings, None, None, set_up_sqlite
 
 
 def _added(connection: Any) -> list[str]:
@@ -54,17 +52,23 @@ def _added(connection: Any) -> list[str]:
         for query in (
             "SELECT name || '()' FROM pragma_function_list",
             "SELECT 'collation ' || name FROM pragma_collation_list",
+            "SELECT 'temporary table ' || name FROM sqlite_temp_master WHERE type = 'table'",
         ):
             with suppress(sqlite3.Error):  # an SQLite without that list
-                known = set(fresh.execute(query))
-                names |= {tuple(row)[0] for row in connection.execute(query)}
-                names -= {row[0] for row in known}
+                names |= {name for (name,) in map(tuple, connection.execute(query))}
+                names -= {name for (name,) in fresh.execute(query)}
     return sorted(names)
 
 
-def _content(connection: Any) -> bytes | str:
-    if hasattr(connection, "serialize"):  # Python 3.11
-        return bytes(connection.serialize())
+def _content(connection: Any, name: str) -> bytes | str:
+    """A database in memory: as SQLite writes it, before Python 3.11 as SQL (the main one only)."""
+    (pages,) = tuple(connection.execute(f'PRAGMA "{name}".page_count').fetchone())
+    if not pages:
+        return b""
+    if hasattr(connection, "serialize"):
+        return bytes(connection.serialize(name=name))
+    if name != "main":
+        raise NotKept("a database attached in memory cannot be kept before Python 3.11")
     factories = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     try:
@@ -73,21 +77,22 @@ def _content(connection: Any) -> bytes | str:
         connection.row_factory, connection.text_factory = factories
 
 
-def connect_sqlite(cls: Any, path: str, content: bytes | str | None, attached: Any) -> Any:
+def connect_sqlite(cls: Any, parts: list[tuple[str, str, bytes | str | None]]) -> Any:
+    """The first part is the main database. Raises NotKept where a file is not there any more."""
     import os
     import sqlite3
 
-    if path and not os.path.exists(path):
-        raise NotKept(f"the database {path} is not there any more")
-    connection = sqlite3.connect(path or ":memory:", factory=cls)
-    if isinstance(content, bytes):
-        if content:
-            connection.deserialize(content)
-    elif content is not None:
-        connection.executescript(content)
-    for name, file in attached:
-        if not file or os.path.exists(file):
-            connection.execute("ATTACH DATABASE ? AS ?", (file or ":memory:", name))
+    for _, path, _ in parts:
+        if path and not os.path.exists(path):
+            raise NotKept(f"the database {path} is not there any more")
+    connection = sqlite3.connect(parts[0][1] or ":memory:", factory=cls)
+    for name, path, content in parts:
+        if name != "main":
+            connection.execute("ATTACH DATABASE ? AS ?", (path or ":memory:", name))
+        if isinstance(content, str):
+            connection.executescript(content)
+        elif content:
+            connection.deserialize(content, name=name)
     return connection
 
 

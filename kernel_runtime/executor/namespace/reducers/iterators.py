@@ -77,7 +77,7 @@ def make_chain(sources: Any, active: list[Any]) -> Any:
 def reduce_mapped(obj: Any, context: Context) -> Any:
     if PICKLED_BY_ITSELF:
         return NotImplemented
-    function, source = _held(obj)
+    source, function = _held(obj)
     return type(obj), (function, source)
 
 

@@ -103,11 +103,12 @@ def _in_memory(fd: int, position: int) -> Iterator[None]:
         real = None
     memory = os.memfd_create("timetravel")
     try:
-        os.dup2(memory, fd, inheritable=False)
+        if memory != fd:  # a free number may be the one that it was given
+            os.dup2(memory, fd, inheritable=False)
+            os.close(memory)
         os.lseek(fd, position, os.SEEK_SET)
         yield
     finally:
-        os.close(memory)
         if real is None:
             os.close(fd)
         else:
@@ -174,7 +175,7 @@ _MOST_READ: Final = 1 << 26
 
 
 def _rest(text: io.TextIOWrapper, fd: int, raw: RawFile) -> str:
-    """What is left to read, to the end. In a loop ``tell`` refuses: this is what remains to go by."""
+    """What is left to read, to the end: all there is to go by, as ``tell`` refuses in a loop."""
     if text.writable() or not codecs.lookup(text.encoding).name.startswith(_STATELESS):
         raise NotKept(_IN_LOOP + "nothing tells where it is")
     try:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
 
+_QUERY: Final = "cannot be kept: keep the query that makes it"
 _ELSEWHERE: Final = "its other end has gone on and cannot be taken back"
 
 REASONS: Final[dict[str | type, str]] = {
@@ -77,10 +78,10 @@ REASONS: Final[dict[str | type, str]] = {
     "tarfile.TarFile": "an open archive cannot be kept: it may be in the middle of writing",
     "sqlite3.Cursor": "a cursor cannot be kept: it stands in the middle of a query",
     "sqlite3.Blob": "an open blob cannot be kept: it belongs to the old connection",
-    "duckdb._relation.DuckDBPyRelation": "a duckdb relation cannot be kept: keep the query that makes it",
-    "duckdb.duckdb.DuckDBPyRelation": (
-        "a duckdb relation cannot be kept: keep the query that makes it"
-    ),
+    "duckdb._relation.DuckDBPyRelation": f"a duckdb relation {_QUERY}",
+    "duckdb.duckdb.DuckDBPyRelation": f"a duckdb relation {_QUERY}",
+    "_sre.SRE_Scanner": "a search that is going on (re.finditer) cannot be kept",
+    "decimal.ContextManager": "a context manager that is open cannot be kept",
     "h5py._hl.base.HLObject": "an object of an open HDF5 file cannot be kept: open it again",
     "h5py.h5.ObjectID": "an object of an open HDF5 file cannot be kept: open it again",
     "sqlalchemy.engine.base.Engine": "a database engine cannot be kept: make it again",

@@ -25,6 +25,8 @@ def reduce_storage(obj: Any, context: Context) -> Any:
         raise NotKept(f"a tensor on {device} cannot be kept: a GPU's memory cannot be copied")
     if not obj.nbytes():
         return make_storage, (0, None, device)
+    if not obj.resizable():
+        context.notice("a tensor over memory of another library's comes back with its own")
     torch = _loaded()
     whole = torch.empty(0, dtype=torch.uint8).set_(obj)
     return make_storage, (obj.nbytes(), context.block(memoryview(whole.numpy())), device)
@@ -32,7 +34,6 @@ def reduce_storage(obj: Any, context: Context) -> Any:
 
 def make_storage(size: int, block: Any, device: str) -> Any:
     torch = _loaded()
-
     storage = torch.UntypedStorage(size, device=device)
     if block is not None:
         whole = torch.empty(0, dtype=torch.uint8).set_(storage)
@@ -47,11 +48,10 @@ def reduce_typed_storage(obj: Any, context: Context) -> Any:
 
 def make_typed_storage(storage: Any, dtype: Any) -> Any:
     torch = _loaded()
-
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
-@reducer("torch.Tensor", "torch._tensor.Tensor")
+@reducer("torch.Tensor", "torch._tensor.Tensor", "torch.nn.parameter.Parameter")
 def reduce_tensor(obj: Any, context: Context) -> Any:
     """A plain tensor. Sparse, quantized and nested ones and subclasses are torch's own business."""
     torch = _loaded()
@@ -83,7 +83,6 @@ def make_tensor(
     storage: Any, dtype: Any, view: Any, bits: Any, requires_grad: bool, is_parameter: bool
 ) -> Any:
     torch = _loaded()
-
     offset, shape, strides = view
     with torch.no_grad():
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
@@ -117,13 +116,11 @@ def reduce_generator(obj: Any, context: Context) -> Any:
 
 def default_generator() -> Any:
     torch = _loaded()
-
     return torch.default_generator
 
 
 def make_generator(state: Any) -> Any:
     torch = _loaded()
-
     generator = torch.Generator()
     generator.set_state(state)
     return generator
