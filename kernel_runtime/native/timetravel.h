@@ -39,6 +39,9 @@ struct tt_freeze {
   /* in: address of the seccomp filter (struct sock_filter) that a copy takes before any thread is
    * made in it; 0 instructions: none. TT_FILTER_PID in it becomes the copy's own id */
   uint64_t filter;
+  /* in: address of a function, void f(void), that a copy calls before tt_freeze returns in it; 0:
+   * none. Python's PyOS_AfterFork_Child: its locks may be waited for by threads that are not there */
+  uint64_t in_copy;
   uint32_t python_count, filter_count; /* in */
   int32_t frozen_pid;       /* out, as seen inside */
   int32_t threads;          /* out: stopped besides the caller */

@@ -337,3 +337,23 @@ def test_polars_computes_in_a_copy(any_world: World) -> None:
         assert copy.value("job()") == expected
         copy.kill()
     assert live.value("job()") == expected and live.value("counts()")
+
+
+def test_threads_that_want_the_interpreter(world: World) -> None:
+    """They have asked for its lock, and are not there to take it."""
+    live = world.start(
+        NATIVE
+        + "forked = []\nos.register_at_fork(after_in_child=lambda: forked.append(1))\n"
+        + "def spin():\n  n = 0\n  while True: n += 1\n"
+        + "for _ in range(2): threading.Thread(target=spin, daemon=True).start()\n"
+        + "def work():\n  found = []\n"
+        + "  t = threading.Thread(target=found.append, args=(1,)); t.start(); t.join()\n"
+        + "  return found + [threading.active_count()]\n"
+    )
+    for _ in range(6):
+        frozen = live.freeze()
+        copy = frozen.wake(tt.WAKE_COPY)
+        assert copy.value("work()") == [1, 1] and copy.value("forked") == [1]
+        copy.kill()
+        frozen.quit()
+    assert live.value("[forked, threading.active_count()]") == [[], 3]
