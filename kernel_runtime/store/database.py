@@ -255,12 +255,13 @@ class Store:
                 keys = self._keys_for(checkpoint)
                 rows.write_checkpoint(self._connection, state.id, checkpoint, keys)
 
-    def references(self, kind: str, engine: str) -> set[str]:
-        """Every ``ref`` that some capture of that kind and engine still needs, in all timelines."""
+    def references(self, kind: str, engine: str | None = None) -> set[str]:
+        """Every ``ref`` that some capture of that kind (and engine) still needs, in all
+        timelines."""
         with self._reading():
             found = self._connection.execute(
-                "SELECT ref FROM captures WHERE kind = ? AND engine = ? AND ref IS NOT NULL"
-                " AND state IN ('ready', 'pending')",
+                "SELECT ref FROM captures WHERE kind = ?1 AND (?2 IS NULL OR engine = ?2)"
+                " AND ref IS NOT NULL AND state IN ('ready', 'pending')",
                 (kind, engine),
             )
             return {ref for (ref,) in found}
