@@ -14,6 +14,7 @@ from typing import Protocol
 
 from jupyter_timetravel import doctor, install
 from jupyter_timetravel.offline import (
+    checking,
     differences,
     listing,
     pruning,
@@ -41,6 +42,7 @@ COMMANDS: Mapping[str, Command] = {
     "doctor": doctor,
     "sessions": sessions,
     "du": usage,
+    "check": checking,
     "list": listing,
     "diff": differences,
     "restore": restoring,

@@ -113,11 +113,12 @@ def _one(
     if gone:
         report.add(f"{name}: {plural(len(gone), 'checkpoint')}")
     released = {c.ref for one in gone for c in one.captures if _names_snapshot(c)}
+    environment = None
     try:
-        environment = StoredEnvironment(session.environment)
+        if session.environment.is_dir():  # not where a kernel ran without layers
+            environment = StoredEnvironment(session.environment)
     except EnvironmentRefused as error:
         report.add(f"{name}: {error}")
-        environment = None
     if report.dry_run:
         _say_layers(session, environment, gone, name, report)
         return {ref for ref in released if ref}
