@@ -13,7 +13,16 @@ from importlib.metadata import version
 from typing import Protocol
 
 from jupyter_timetravel import doctor, install
-from jupyter_timetravel.offline import differences, listing, pruning, restoring, sessions, verifying
+from jupyter_timetravel.offline import (
+    checking,
+    differences,
+    listing,
+    pruning,
+    restoring,
+    sessions,
+    usage,
+    verifying,
+)
 from kernel_runtime.errors import TimeTravelError
 
 
@@ -33,6 +42,8 @@ COMMANDS: Mapping[str, Command] = {
     "install": install,
     "doctor": doctor,
     "sessions": sessions,
+    "du": usage,
+    "check": checking,
     "list": listing,
     "diff": differences,
     "restore": restoring,

@@ -27,7 +27,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
-from kernel_runtime.store import filesystem_type, locks, rows, schema
+from kernel_runtime.store import filesystem_type, integrity, locks, rows, schema
 from kernel_runtime.store.errors import DatabaseDamaged, StoreError, TimelineInUse, refused
 from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic
 from kernel_runtime.store.paths import private_directory, private_file
@@ -175,17 +175,18 @@ class Store:
                 " (SELECT count(*) FROM checkpoints WHERE timeline = timelines.id)"
                 " FROM timelines ORDER BY rowid"
             ).fetchall()
-        return [
-            TimelineInfo(
-                id=id,
-                path=None if path is None else os.fsdecode(path),
-                kernel_name=kernel_name,
-                created_at=datetime.fromisoformat(created_at),
-                checkpoints=count,
-                in_use=locks.is_held(self._lock_path(id)),
-            )
-            for id, path, kernel_name, created_at, count in found
-        ]
+        with self._decoding():
+            return [
+                TimelineInfo(
+                    id=id,
+                    path=None if path is None else os.fsdecode(path),
+                    kernel_name=kernel_name,
+                    created_at=datetime.fromisoformat(created_at),
+                    checkpoints=count,
+                    in_use=locks.is_held(self._lock_path(id)),
+                )
+                for id, path, kernel_name, created_at, count in found
+            ]
 
     def look_at(self, id: str) -> Timeline:
         """A timeline as it is now, to read only: a kernel may have it. Raises StoreError."""
@@ -255,12 +256,13 @@ class Store:
                 keys = self._keys_for(checkpoint)
                 rows.write_checkpoint(self._connection, state.id, checkpoint, keys)
 
-    def references(self, kind: str, engine: str) -> set[str]:
-        """Every ``ref`` that some capture of that kind and engine still needs, in all timelines."""
+    def references(self, kind: str, engine: str | None = None) -> set[str]:
+        """Every ``ref`` that some capture of that kind (and engine) still needs, in all
+        timelines."""
         with self._reading():
             found = self._connection.execute(
-                "SELECT ref FROM captures WHERE kind = ? AND engine = ? AND ref IS NOT NULL"
-                " AND state IN ('ready', 'pending')",
+                "SELECT ref FROM captures WHERE kind = ?1 AND (?2 IS NULL OR engine = ?2)"
+                " AND ref IS NOT NULL AND state IN ('ready', 'pending')",
                 (kind, engine),
             )
             return {ref for (ref,) in found}
@@ -273,6 +275,11 @@ class Store:
             ).fetchone()
         with self._decoding():
             return rows.unpack_variables(row[0]) if row else {}
+
+    def problems(self) -> list[str]:
+        """What is wrong with the database, as sentences. Reads all of it."""
+        with self._lock:
+            return list(integrity.problems(self._connection))
 
     # -- signatures -------------------------------------------------------------------------
 

@@ -144,30 +144,30 @@ def signed_text(timeline_id: str, checkpoint: Checkpoint) -> bytes:
     return json.dumps([timeline_id, checkpoint.id, checkpoint.number, refs]).encode("ascii")
 
 
-def digest_of_row(checkpoint: Checkpoint) -> str:
+def digest_of_row(checkpoint: Checkpoint, signature: str | None) -> str:
     """Over all that is stored of a checkpoint but its variables, which zlib checks."""
     changing = {"variables": None, "captures": [_capture_row(c) for c in checkpoint.captures]}
     whole = {**vars(checkpoint), "coordinate": vars(checkpoint.coordinate), **changing}
-    whole["created_at"] = _utc(checkpoint)
+    whole |= {"created_at": _utc(checkpoint), "signature": signature}
     return digest_of(json.dumps(whole, default=repr).encode("ascii"))
 
 
 def _write_seal(
     connection: sqlite3.Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
 ) -> None:
-    connection.execute(
-        "INSERT INTO seals VALUES (?, ?, NULL)"
-        " ON CONFLICT (checkpoint) DO UPDATE SET digest = excluded.digest",
-        (checkpoint.id, digest_of_row(checkpoint)),
-    )
-    if keys is None:
-        return
     signature = None
-    # Without a key the session is recorded all the same; its namespaces are not loaded again.
-    with contextlib.suppress(KeyUnusable):
-        signature = keys.sign(PURPOSE, signed_text(timeline_id, checkpoint))
+    if keys is None:
+        row = connection.execute(
+            "SELECT signature FROM seals WHERE checkpoint = ?", (checkpoint.id,)
+        ).fetchone()
+        signature = row[0] if row else None
+    else:
+        # Without a key the session is recorded all the same; its namespaces are not loaded again.
+        with contextlib.suppress(KeyUnusable):
+            signature = keys.sign(PURPOSE, signed_text(timeline_id, checkpoint))
     connection.execute(
-        "UPDATE seals SET signature = ? WHERE checkpoint = ?", (signature, checkpoint.id)
+        "INSERT OR REPLACE INTO seals VALUES (?, ?, ?)",
+        (checkpoint.id, digest_of_row(checkpoint, signature), signature),
     )
 
 
