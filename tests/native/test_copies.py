@@ -7,6 +7,7 @@ import os
 import pathlib
 import select
 import signal
+import threading
 
 import native_target as tt
 import pytest
@@ -14,6 +15,7 @@ from native_build import need
 from native_harness import Process, World, until
 
 from kernel_runtime.executor.confine import program
+from kernel_runtime.executor.native import OpenFile, open_files, running_python
 
 NATIVE = """
 import ctypes, os, select, sys, threading, time
@@ -316,10 +318,10 @@ def test_filter_that_cannot_be_set_fails_the_copy(world: World) -> None:
 
 
 @pytest.mark.libraries
-def test_polars_computes_in_a_copy(any_world: World) -> None:
+def test_polars_computes_in_a_copy(world: World) -> None:
     if importlib.util.find_spec("polars") is None:
         need("python module polars")
-    live = any_world.start(
+    live = world.start(
         "import io, pickle\nimport polars as pl, numpy as np\n"
         + NATIVE
         + COUNTING
@@ -344,16 +346,41 @@ def test_threads_that_want_the_interpreter(world: World) -> None:
     live = world.start(
         NATIVE
         + "forked = []\nos.register_at_fork(after_in_child=lambda: forked.append(1))\n"
-        + "def spin():\n  n = 0\n  while True: n += 1\n"
-        + "for _ in range(2): threading.Thread(target=spin, daemon=True).start()\n"
+        + "def spin():\n  n = 0\n  while spinning: n += 1\n"
+        + "def start():\n  global spinning; spinning = True\n"
+        + "  for _ in range(2): threading.Thread(target=spin, daemon=True).start()\n"
         + "def work():\n  found = []\n"
         + "  t = threading.Thread(target=found.append, args=(1,)); t.start(); t.join()\n"
         + "  return found + [threading.active_count()]\n"
     )
     for _ in range(6):
+        live.run("start()")
         frozen = live.freeze()
+        live.run("spinning = False")
         copy = frozen.wake(tt.WAKE_COPY)
         assert copy.value("work()") == [1, 1] and copy.value("forked") == [1]
         copy.kill()
         frozen.quit()
-    assert live.value("[forked, threading.active_count()]") == [[], 3]
+    assert live.value("forked") == []
+
+
+def test_open_files_of_a_report() -> None:
+    notes = [
+        ["file", "7", "100002 5 /a\\x09b \\x5cx41 \\xff"],
+        ["file", "fd 8", "/gone: not opened again"],
+        ["memory", "/mapped", "read as the file is now"],
+    ]
+    path = os.fsdecode(b"/a\tb \\x41 \xff")
+    assert open_files(notes) == [OpenFile(7, 0o100002, 5, path)]
+
+
+def test_who_runs_python() -> None:
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait)
+    thread.start()
+    try:
+        assert running_python()[0] == threading.get_ident()
+        assert thread.ident in running_python()[1:]
+    finally:
+        go.set()
+        thread.join()
