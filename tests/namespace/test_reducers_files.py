@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.namespace.harness import ROOT, Dumped, dump, load
+from tests.conftest import ROOT
+from tests.namespace.namespace_harness import Dumped, dump, load
 
 
 def test_case_07_files_keep_their_content_and_their_positions(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ IN_A_COPY = """
 import json, os, sys
 from kernel_runtime.executor.namespace.dumping import dump
 from kernel_runtime.executor.namespace.session import SessionState
-from tests.namespace.harness import DirectoryStore
+from tests.namespace.namespace_harness import DirectoryStore
 
 out = open("out.txt", "w"); out.write("on the disk\\n"); out.flush(); out.write("pending\\n")
 rd = open("out.txt"); rd.read(3)

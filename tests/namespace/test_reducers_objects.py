@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernel_runtime.executor.namespace.reducers import iterators
-from tests.namespace.harness import dump, load
+from tests.namespace.namespace_harness import dump, load
 
 
 def test_case_11_caches_keep_what_they_hold(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ AGAIN = """
 import json
 from kernel_runtime.executor.namespace.loading import load
 from kernel_runtime.executor.namespace.session import SessionState
-from tests.namespace.harness import DirectoryStore
+from tests.namespace.namespace_harness import DirectoryStore
 _ = load(json.load(open("manifest.json")), DirectoryStore("."), SessionState(globals()))
 """
 
