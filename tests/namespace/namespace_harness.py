@@ -7,6 +7,7 @@ result as the last line. Cells run in ``__main__``, as a kernel's do.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import linecache
@@ -225,7 +226,9 @@ def _main(verb: str, directory: str) -> None:
             answer["printed"].append(cells.run(cell))
             if number > len(request["cells"]) - request["dumps"]:
                 store.put_bytes = 0
+                gc.disable()
                 manifest = dump_it(cells.session(request["seed"]), store)
+                gc.enable()
                 answer["dumps"].append((manifest, store.put_bytes))
     else:
         for cell in request["before"]:

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 OWN_VARIABLES: Final = frozenset(
     {
-        *("JPY_PARENT_PID", "JPY_SESSION_NAME", "JPY_API_TOKEN", "PYTHONHASHSEED"),
+        *("PYTHONHASHSEED", "JUPYTER_TOKEN"),
         *("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR", "XDG_SESSION_ID"),
         *("DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSH_CLIENT", "SSH_TTY"),
         *("SSH_CONNECTION", "GPG_AGENT_INFO", "TERM_SESSION_ID", "WINDOWID", "TMUX", "TMUX_PANE"),
         *("STY", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "NOTIFY_SOCKET"),
-        *("CUDA_VISIBLE_DEVICES", "SHLVL", "_", "PWD", "OLDPWD"),
+        *("SHLVL", "_", "PWD", "OLDPWD"),
     }
 )
-OWN_PREFIXES: Final = ("JUPYTERHUB_", "SLURM_", "KUBERNETES_", "TT_KERNEL_")
+OWN_PREFIXES: Final = ("JUPYTERHUB_", "SLURM_", "KUBERNETES_", "JPY_")
 _NO_ADDITIONS: Final = ("builtins", "_sitebuiltins", "_io", "io", "IPython", "ipykernel")
 _PLAIN: Final = (bool, int, float, complex, str, bytes)
 
