@@ -10,6 +10,7 @@ import contextvars
 import re
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any, Final
 
 from kernel_runtime.executor.namespace import main_thread
@@ -217,10 +218,9 @@ def reduce_local(obj: Any, context: Context) -> Any:
 @reducer("_contextvars.ContextVar")
 def reduce_context_var(obj: Any, context: Context) -> Any:
     """With its default, which an empty context shows, and its value where the cells run."""
-    try:
+    default: tuple[Any, ...] = ()
+    with suppress(LookupError):
         default = (contextvars.Context().run(obj.get),)
-    except LookupError:
-        default = ()
     value = main_thread.call(lambda: _value_in(getattr(context.session, "context", None), obj))
     state = (value,) if value is not _NO_VALUE else ()
     return make_context_var, (obj.name, default), state, None, None, set_context_var
