@@ -279,11 +279,10 @@ class UnitPickler(pickle.Pickler):
         kind = type(obj)
         if kind in _UNNAMED:
             return None
+        if kind is set:
+            self.sets.append(obj)
         hit = self._known.get(id(obj))
         if hit is None:
-            if kind is set:
-                self.sets.append(obj)
-                return None
             if not issubclass(kind, type):
                 return None
             key = self.keeper.class_key(obj)
