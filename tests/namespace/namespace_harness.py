@@ -1,12 +1,13 @@
 """A session in one interpreter, dumped into a directory, and loaded by another one.
 
-``python harness.py dump|load DIRECTORY`` reads the request as JSON from its input and prints the
+``python namespace_harness.py dump|load DIRECTORY`` reads the request as JSON from its input and prints the
 result as the last line. Cells run in ``__main__``, as a kernel's do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import linecache
@@ -72,11 +73,16 @@ class Came:
 
 
 def dump(
-    directory: Path, *cells: str, seed: str = "7", python: str = sys.executable, dumps: int = 1
+    directory: Path,
+    *cells: str,
+    seed: str = "7",
+    python: str = sys.executable,
+    dumps: int = 1,
+    shell: bool = False,
 ) -> Any:
     """Run cells and dump after the last of them, or after each of the last ``dumps`` cells."""
     directory.mkdir(exist_ok=True)
-    request = {"cells": cells, "seed": seed, "dumps": dumps}
+    request = {"cells": cells, "seed": seed, "dumps": dumps, "shell": shell}
     answer = _interpreter(python, seed, "dump", directory, request)
     dumped = [Dumped(m, b, answer["printed"], {"seed": seed}) for m, b in answer["dumps"]]
     return dumped[0] if dumps == 1 else dumped
@@ -89,9 +95,16 @@ def load(
     names: Sequence[str] | None = None,
     python: str = sys.executable,
     before: Sequence[str] = (),
+    shell: bool = False,
 ) -> Came:
-    """Load into a fresh interpreter, and run cells there."""
-    request = {"manifest": dumped.manifest, "names": names, "cells": cells, "before": before}
+    """Load into a fresh interpreter, after the cells ``before``, and run cells there."""
+    request = {
+        "manifest": dumped.manifest,
+        "names": names,
+        "cells": cells,
+        "before": before,
+        "shell": shell,
+    }
     answer = _interpreter(python, dumped.environment["seed"], "load", directory, request)
     return Came(dict(answer["lost"]), answer["notices"], answer["names"], answer["printed"])
 
@@ -113,8 +126,43 @@ def _interpreter(python: str, seed: str, verb: str, directory: Path, request: An
 # -- in the interpreters --------------------------------------------------------------------
 
 
+class ShellCells:
+    """Runs cells in a real IPython shell."""
+
+    def __init__(self) -> None:
+        import __main__
+        from IPython.core.interactiveshell import InteractiveShell
+        from traitlets.config import Config
+
+        config = Config()
+        config.HistoryManager.enabled = False
+        self.shell = InteractiveShell.instance(
+            config=config, user_module=__main__, user_ns=__main__.__dict__, colors="NoColor"
+        )
+
+    def run(self, cell: str) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            self.shell.run_cell(cell, store_history=True)
+        return printed.getvalue()
+
+    def session(self, seed: str | None) -> Any:
+        from kernel_runtime.executor.namespace.session import SessionState
+
+        shell = self.shell
+        return SessionState(
+            namespace=shell.user_ns,
+            hidden=shell.user_ns_hidden,
+            outputs=shell.user_ns["Out"],
+            inputs=shell.user_ns["In"],
+            execution_count=shell.execution_count,
+            shell=shell,
+            hash_seed=seed,
+        )
+
+
 class Cells:
-    """Runs cells as IPython does: by expression value into ``Out``."""
+    """Runs cells as IPython does, without it: the value of the last line goes into ``Out``."""
 
     def __init__(self) -> None:
         import __main__
@@ -140,9 +188,11 @@ class Cells:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             try:
-                exec(compile(tree, name, "exec"), self.names)
+                exec(compile(tree, name, "exec", dont_inherit=True), self.names)
                 if last is not None:
-                    value = eval(compile(ast.Expression(last.value), name, "eval"), self.names)
+                    expression = ast.Expression(last.value)
+                    code = compile(expression, name, "eval", dont_inherit=True)
+                    value = eval(code, self.names)
                     if value is not None:
                         self.outputs[number] = value
                         self.names[f"_{number}"] = self.names["_"] = value
@@ -168,7 +218,7 @@ def _main(verb: str, directory: str) -> None:
     from kernel_runtime.executor.namespace.loading import load as load_it
 
     request = json.load(sys.stdin)
-    cells = Cells()
+    cells = ShellCells() if request["shell"] else Cells()
     answer: dict[str, Any] = {"printed": [], "dumps": []}
     store = DirectoryStore(directory)
     if verb == "dump":
@@ -176,12 +226,16 @@ def _main(verb: str, directory: str) -> None:
             answer["printed"].append(cells.run(cell))
             if number > len(request["cells"]) - request["dumps"]:
                 store.put_bytes = 0
+                gc.disable()
                 manifest = dump_it(cells.session(request["seed"]), store)
+                gc.enable()
                 answer["dumps"].append((manifest, store.put_bytes))
     else:
         for cell in request["before"]:
             cells.run(cell)
         session = cells.session(request["manifest"]["hash_seed"])
+        if not request["before"] and request["names"] is None:
+            session.inputs[:] = [""]
         came = load_it(request["manifest"], store, session, names=request["names"])
         answer.update(lost=came.lost, notices=came.notices, names=came.names)
         answer["printed"] = [cells.run(cell) for cell in request["cells"]]
@@ -194,10 +248,10 @@ if __name__ == "__main__":
     # The cells get ``__main__``, and this module goes on under its own name.
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location("namespace_harness", __file__)
+    spec = importlib.util.spec_from_file_location("namespace_harness_inside", __file__)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["namespace_harness"] = module
+    sys.modules["namespace_harness_inside"] = module
     spec.loader.exec_module(module)
     module.__file__ = None  # not a module of the user's, whose data is kept
     module._main(sys.argv[1], sys.argv[2])

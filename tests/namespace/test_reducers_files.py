@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.namespace.harness import ROOT, Dumped, dump, load
+from tests.conftest import ROOT
+from tests.namespace.namespace_harness import Dumped, dump, load
 
 
 def test_case_07_files_keep_their_content_and_their_positions(tmp_path: Path) -> None:
@@ -111,22 +112,27 @@ def test_every_kind_of_file(tmp_path: Path) -> None:
 
 
 IN_A_COPY = """
-import json, os, sys
+import json, os, sqlite3, sys
+def _open():
+    return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
 from kernel_runtime.executor.namespace.dumping import dump
 from kernel_runtime.executor.namespace.session import SessionState
-from tests.namespace.harness import DirectoryStore
+from tests.namespace.namespace_harness import DirectoryStore
 
 out = open("out.txt", "w"); out.write("on the disk\\n"); out.flush(); out.write("pending\\n")
 rd = open("out.txt"); rd.read(3)
 both = open("both.bin", "w+b"); both.write(b"12345")
+con = sqlite3.connect("s.db"); con.execute("create table t(x)"); con.commit()
+con.create_function("twice", 1, lambda x: 2 * x)
 files = {}
 for file in (out, rd, both):
     fd = file.fileno()
     offset = os.lseek(fd, 0, os.SEEK_CUR)
     files[fd] = {"path": os.path.realpath(file.name), "flags": 0, "offset": offset}
-for fd in files:
+open_now = {int(fd): os.readlink(f"/proc/self/fd/{fd}") for fd in _open()}
+for fd in {*files, *(fd for fd, path in open_now.items() if path.endswith("s.db"))}:
     os.close(fd)
-names = {"out": out, "rd": rd, "both": both}
+names = {"out": out, "rd": rd, "both": both, "con": con}
 manifest = dump(SessionState(namespace=names, files=files), DirectoryStore(os.getcwd()))
 print(json.dumps(manifest))
 sys.stdout.flush()
@@ -147,13 +153,15 @@ def test_files_in_a_copy_of_the_process_where_they_are_not_open(tmp_path: Path) 
     assert (tmp_path / "out.txt").read_text() == "on the disk\n"
     manifest = json.loads(done.stdout)
     assert manifest["lost"] == []
+    assert manifest["notices"] == [["con", "what was added to the connection is not kept: twice()"]]
 
     came = load(
         tmp_path,
         Dumped(manifest, 0, [], {"seed": "7"}),
-        "print(repr(rd.read())); out.close(); print(rd.read(), both.tell()); both.flush()",
+        "print(repr(rd.read())); out.close(); print(rd.read(), both.tell()); both.flush()\n"
+        "print(con.execute('select count(*) from t').fetchone())",
     )
 
-    assert came.printed == ["'the disk\\n'\npending\n 5\n"]
+    assert came.printed == ["'the disk\\n'\npending\n 5\n(0,)\n"]
     assert (tmp_path / "out.txt").read_text() == "on the disk\npending\n"
     assert (tmp_path / "both.bin").read_bytes() == b"12345"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.namespace.harness import dump, load
+from tests.namespace.namespace_harness import dump, load
 
 
 def test_case_14_pyplot_knows_the_same_figures(tmp_path: Path) -> None:
@@ -28,7 +28,8 @@ canvas = fig.canvas; params = plt.rcParams
         dumped,
         """
 line.set_ydata([3, 2, 1])
-print(list(map(int, ax.lines[0].get_ydata())), line is ax.lines[0], ax.figure is fig, plt.gcf() is fig, plt.get_fignums(), plt.gca() is ax2)
+print(list(map(int, ax.lines[0].get_ydata())), line is ax.lines[0], ax.figure is fig)
+print(plt.gcf() is fig, plt.get_fignums(), plt.gca() is ax2)
 ax.set_xlim(0, 9); print(tuple(map(float, ax2.get_xlim()))); plt.figure("second")
 print(len(plt.gca().lines), plt.get_fignums())
 print(fig.number, canvas.figure is fig, params is plt.rcParams); fig.savefig("x.png")
@@ -47,7 +48,7 @@ print(fig.number, canvas.figure is fig, params is plt.rcParams); fig.savefig("x.
     )
 
     assert came.printed == [
-        "[3, 2, 1] True True True [1, 2] True\n(0.0, 9.0)\n1 [1, 2]\n1 True True\n"
+        "[3, 2, 1] True True\nTrue [1, 2] True\n(0.0, 9.0)\n1 [1, 2]\n1 True True\n"
     ]
     assert alone.printed == ["[7] T\n"]
 
@@ -72,10 +73,9 @@ two = sqlite3.connect(":memory:"); two.execute("attach ':memory:' as other")
 two.execute("create table other.o as select 3 as x")
 """,
         """
-dk = duckdb.connect(); dk.execute("create schema s; create table s.t(a int, b varchar)
-insert into s.t values (1, 'x')")
-dk.execute("create view v as select a + 1 as c from s.t; create sequence n
-create index i on s.t(a)"); dk.execute("select nextval('n')").fetchall()
+dk = duckdb.connect(); dk.execute("create schema s; create table s.t(a int, b varchar)")
+dk.execute("insert into s.t values (1, 'x'); create view v as select a + 1 as c from s.t")
+dk.execute("create sequence n; create index i on s.t(a)"); dk.execute("select nextval('n')")
 stored = duckdb.connect("d.db"); stored.execute("create table u(a int); insert into u values (7)")
 stored.execute("checkpoint")
 duckdb.sql("create table in_no_variable as select 5 as x"); rel = dk.sql("select 1")
@@ -158,7 +158,8 @@ layer = nn.Linear(2, 2); opt = torch.optim.Adam(layer.parameters(), lr=.1)
 layer(torch.ones(1, 2)).sum().backward(); opt.step()
 class Net(nn.Module):
     def __init__(self):
-        super().__init__(); self.a = nn.Linear(3, 3); self.b = self.a; self.register_buffer("buf", torch.zeros(2))
+        super().__init__(); self.a = nn.Linear(3, 3); self.b = self.a
+        self.register_buffer("buf", torch.zeros(2))
     def forward(self, x): return self.a(x)
 net = Net(); loss = net(torch.ones(1, 3)).sum()
 half = torch.ones(3, dtype=torch.bfloat16); conj = torch.ones(2, dtype=torch.complex64).conj()

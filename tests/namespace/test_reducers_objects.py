@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernel_runtime.executor.namespace.reducers import iterators
-from tests.namespace.harness import dump, load
+from tests.namespace.namespace_harness import dump, load
 
 
 def test_case_11_caches_keep_what_they_hold(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ AGAIN = """
 import json
 from kernel_runtime.executor.namespace.loading import load
 from kernel_runtime.executor.namespace.session import SessionState
-from tests.namespace.harness import DirectoryStore
+from tests.namespace.namespace_harness import DirectoryStore
 _ = load(json.load(open("manifest.json")), DirectoryStore("."), SessionState(globals()))
 """
 
@@ -156,16 +156,19 @@ h = Holder(); h.con = con; h.name = "keepme"
 async def co(): return 1
 c = co(); c.close()
 thread = threading.Thread(target=print); child = subprocess.Popen(["true"]); child.wait()
-stack = contextlib.ExitStack(); local = threading.local(); loop = asyncio.new_event_loop()
+stack = contextlib.ExitStack(); local = threading.local(); local.x = 6
+loop = asyncio.new_event_loop()
+import contextvars; var = contextvars.ContextVar("v", default=[1]); var.set(data)
+bare = contextvars.ContextVar("w")
 done = loop.create_future(); done.set_result(8); waiting = loop.create_future()
 pool = concurrent.futures.ThreadPoolExecutor(3); result = pool.submit(lambda: 5); result.result()
 """,
     )
     assert set(dumped.lost) == {
-        *("nested", "it", "sock", "c", "thread", "child", "stack", "local", "loop", "waiting"),
+        *("nested", "it", "sock", "c", "thread", "child", "stack", "loop", "waiting"),
     }
     assert "nested['bad']" in dumped.lost["nested"] and "generator" in dumped.lost["nested"]
-    assert [name for name, _ in dumped.manifest["notices"]] == ["pool"]
+    assert [name for name, _ in dumped.manifest["notices"]] == ["local", "pool"]
 
     came = load(
         tmp_path,
@@ -174,9 +177,11 @@ pool = concurrent.futures.ThreadPoolExecutor(3); result = pool.submit(lambda: 5)
         "con.execute('select count(*) from t').fetchone())",
         "print(lock.acquire(False), done.result(), result.result(), pool.submit(len, "
         "'ab').result())",
+        "print(local.x, var.get() is data, var.name, bare.get('-'))",
     )
 
-    assert came.printed == ["[1, 2, 3] (1, 'b') keepme True (0,)\n", "True 8 5 2\n"]
+    assert came.printed[:2] == ["[1, 2, 3] (1, 'b') keepme True (0,)\n", "True 8 5 2\n"]
+    assert came.printed[2] == "6 True v -\n"
 
 
 def test_queues_weak_references_iterators_and_small_types(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.namespace.harness import dump, load
+from tests.namespace.namespace_harness import dump, load
 
 
 def test_case_10_settings_that_live_in_libraries(tmp_path: Path) -> None:
@@ -42,20 +42,24 @@ signal.signal(signal.SIGUSR1, lambda *a: None)
         before,
         "print(random.random(), np.random.rand())",
         """
-print(pd.get_option("display.max_rows"), np.get_printoptions()["precision"], plt.rcParams["figure.dpi"], decimal.getcontext().prec, sys.getrecursionlimit())
-print(os.environ.get("TT_X"), os.path.basename(os.getcwd()), "/tmp/mylib" in sys.path, logging.getLogger("app").level, any("zz" in str(f[1]) for f in warnings.filters))
+print(pd.get_option("display.max_rows"), np.get_printoptions()["precision"])
+print(plt.rcParams["figure.dpi"], decimal.getcontext().prec, sys.getrecursionlimit())
+print(os.environ.get("TT_X"), os.path.basename(os.getcwd()), "/tmp/mylib" in sys.path)
+print(logging.getLogger("app").level, any("zz" in str(f[1]) for f in warnings.filters))
 """,
         """
-print(np.geterr()["divide"], pl.Config.state()["POLARS_FMT_MAX_ROWS"], sklearn.get_config()["print_changed_only"])
-print(socket.getdefaulttimeout(), everywhere, json.patched(), sys.argv, matplotlib.get_backend().lower())
+print(np.geterr()["divide"], pl.Config.state()["POLARS_FMT_MAX_ROWS"])
+print(sklearn.get_config()["print_changed_only"])
+print(socket.getdefaulttimeout(), everywhere, json.patched(), sys.argv)
+print(matplotlib.get_backend().lower())
 """,
         before=("import os; os.environ['TT_GONE'] = '1'", "os.environ['DISPLAY'] = ':9'"),
     )
 
     assert came.printed == [
         after.printed[1],
-        "7 2 55.0 5 5000\n1 sub True 10 True\n",
-        "raise 3 False\n7.0 12 3 ['a', 'b'] agg\n",
+        "7 2\n55.0 5 5000\n1 sub True\n10 True\n",
+        "raise 3\nFalse\n7.0 12 3 ['a', 'b']\nagg\n",
     ]
     assert came.notices == [
         ["signals", "the handler of SIGUSR1 is not set again: set it in a cell"]
@@ -89,13 +93,16 @@ table = helper.table
     )
     assert dumped.lost == {}
     assert [name for name, _ in dumped.manifest["notices"]] == ["module:helper.running"]
-    check = "print(acc.fee(), bump(), helper.count, helper.RATE, isinstance(acc, helper.Acc), helper.bump is bump, helper.added(), helper.table is table)"
+    check = (
+        "print(acc.fee(), bump(), helper.count, helper.RATE, isinstance(acc, helper.Acc))\n"
+        "print(helper.bump is bump, helper.added(), helper.table is table)"
+    )
 
     came = load(tmp_path, dumped, check)
     (tmp_path / "helper.py").write_text(HELPER + "# edited\n")
     edited = load(tmp_path, dumped, check)
 
-    assert came.printed == edited.printed == ["20 3 3 2 True True 5 True\n"]
+    assert came.printed == edited.printed == ["20 3 3 2 True\nTrue 5 True\n"]
     assert not [text for name, text in came.notices if name == "helper"]
     (text,) = [text for name, text in edited.notices if name == "helper"]
     assert "helper.py differs from the one that this state was made with" in text

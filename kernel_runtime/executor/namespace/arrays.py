@@ -115,9 +115,11 @@ def set_array(arr: Any, state: tuple[bool, dict[str, Any] | None]) -> None:
 
 def _reduce_view(arr: Any, owner: Any, context: Any) -> tuple[Any, ...] | None:
     """A view, or None if it can only be a copy."""
-    if not arr.size or _order(owner) is None:
+    if _order(owner) is None or (owner.size == 0 and not _is_raw(owner.dtype)):
         return None
     offset = _address(arr) - _address(owner)
+    if not arr.size:
+        offset = min(max(offset, 0), owner.nbytes)
     if not _is_raw(arr.dtype):
         is_same = arr.dtype == owner.dtype and offset % max(owner.itemsize, 1) == 0
         if not is_same or type(arr) is not type(owner) or not arr.dtype.hasobject:

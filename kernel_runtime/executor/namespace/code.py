@@ -152,6 +152,10 @@ def reduce_class(cls: type, context: Any) -> tuple[Any, ...]:
     members = dict(_members_of(cls))
     bare = {name: members[name] for name in _BARE if type(members.get(name)) is str}
     bare["__qualname__"] = cls.__qualname__
+    for name in ("__dict__", "__weakref__"):
+        # dataclass(slots=True) leaves those of the class that it replaces.
+        if getattr(members.get(name), "__objclass__", cls) is not cls:
+            del members[name]
     own = [
         name
         for name, member in members.items()
@@ -183,12 +187,41 @@ def make_class(
     enumerated: Any,
 ) -> type:
     """A class without members. Its metaclass is not asked."""
-    cls = type.__new__(metaclass, name, bases, dict(bare))
+    cls = _quietly(metaclass, name, bases, bare)
     if isinstance(cls, abc.ABCMeta):
         _abc_tools("_abc_init")(cls)
     if enumerated is not None:
         _make_enum(cls, *enumerated)
     return cls
+
+
+class _Slotted:
+    """Comes first among the bases for a moment, so that no ``__init_subclass__`` is called."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        pass
+
+
+class _Open:
+    """The same for classes whose instances have a ``__dict__`` by their bases."""
+
+    __init_subclass__ = _Slotted.__init_subclass__
+
+
+def _quietly(
+    metaclass: type[type], name: str, bases: tuple[type, ...], bare: dict[str, Any]
+) -> type:
+    hooks = {c for base in bases for c in _mro_of(base) if "__init_subclass__" in _members_of(c)}
+    for shield in (_Slotted, _Open) if hooks - {object} else ():
+        try:
+            cls = type.__new__(metaclass, name, (shield, *bases), dict(bare))
+            type.__setattr__(cls, "__bases__", bases)
+        except TypeError:
+            continue  # instances would be laid out otherwise
+        return cls
+    return type.__new__(metaclass, name, bases, dict(bare))
 
 
 def set_class(cls: type, state: dict[str, Any]) -> None:

@@ -210,11 +210,7 @@ class _Dump:
         root.needs, root.shares = pickler.needs, pickler.shares
         root.attempt = _Attempt(recording, pickler)
         self.recorded += recording.size if recording.data is not None else 0
-        known, is_value, alive = self.keeper.known, self.keeper.is_value, self.keeper.alive
-        for _, obj in pickler.memo.copy().values():
-            if id(obj) not in known and not is_value(obj):
-                known[id(obj)] = number
-                alive.append(obj)
+        self.keeper.own((obj for _, obj in pickler.memo.copy().values()), number)
         pickler.clear_memo()
 
     def _pickle(self, pickler: UnitPickler, payload: Any) -> None:

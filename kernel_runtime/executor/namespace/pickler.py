@@ -71,6 +71,7 @@ _VALUES: Final = frozenset(
     }
 )
 """Types whose objects are the same wherever they are: nobody asks which one it is."""
+_UNNAMED: Final = frozenset({int, bool, type(None)})
 _LARGE: Final = 64 << 10
 _HEAP_TYPE: Final = 1 << 9
 _IMMUTABLE_TYPE: Final = 1 << 8
@@ -163,20 +164,28 @@ class Keeper:
             self.alive.append(obj)
         return self._found[id(obj)]
 
-    def is_value(self, obj: Any) -> bool:
+    def own(self, objects: Iterable[Any], root: int) -> None:
+        """Note to which root these belong, of those of which it matters which one it is."""
+        known, is_value, alive, by_name = self.known, self._is_value, self.alive, self.by_name
+        for obj in objects:
+            kind = type(obj)
+            value = is_value.get(kind)
+            if value is None:
+                value = is_value[kind] = self._value_kind(kind)
+            if kind is str or kind is bytes:
+                value = len(obj) < _LARGE
+            if value or id(obj) in known or id(obj) in by_name:
+                continue
+            known[id(obj)] = root
+            alive.append(obj)
+
+    def _value_kind(self, kind: type) -> bool:
         """Whether it does not matter if several variables come back with a copy each."""
-        kind = type(obj)
-        if kind is str or kind is bytes:
-            return len(obj) < _LARGE
-        known = self._is_value.get(kind)
-        if known is None:
-            mro = type.__dict__["__mro__"].__get__(kind)
-            known = issubclass(kind, type) or any(registry.name_of(c) in _VALUES for c in mro)
-            # A subclass of the user's of int and the like has attributes: it is an object.
-            if known and not issubclass(kind, (type, enum.Enum)) and self.class_key(kind):
-                known = False
-            self._is_value[kind] = known
-        return known or id(obj) in self.by_name
+        if issubclass(kind, (type, enum.Enum)):
+            return True
+        mro = type.__dict__["__mro__"].__get__(kind)
+        # A subclass of the user's of int and the like has attributes: it is an object.
+        return any(registry.name_of(c) in _VALUES for c in mro) and not self.class_key(kind)
 
     def handler(self, kind: type) -> Handler:
         """How objects of this exact type are reduced."""
@@ -273,12 +282,13 @@ class UnitPickler(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         """What stands for an object that is not written here."""
+        kind = type(obj)
+        if kind in _UNNAMED:
+            return None
+        if kind is set:
+            self.sets.append(obj)
         hit = self._known.get(id(obj))
         if hit is None:
-            kind = type(obj)
-            if kind is set:
-                self.sets.append(obj)
-                return None
             if not issubclass(kind, type):
                 return None
             key = self.keeper.class_key(obj)

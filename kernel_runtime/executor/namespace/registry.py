@@ -104,5 +104,5 @@ def find(kind: type) -> Registered | None:
 
 def load_reducers() -> None:
     """Import every module that registers reducers."""
-    for name in ("arrays", "code", "frames", "typevars", "reducers"):
+    for name in ("arrays", "code", "exceptions", "frames", "typevars", "reducers"):
         importlib.import_module(f"kernel_runtime.executor.namespace.{name}")

@@ -9,18 +9,23 @@ import sys
 import types
 from typing import Any, Final
 
+from kernel_runtime.executor.namespace.reducers.common import is_importable
+
 OWN_VARIABLES: Final = frozenset(
     {
-        *("JPY_PARENT_PID", "JPY_SESSION_NAME", "JPY_API_TOKEN", "PYTHONHASHSEED"),
+        *("PYTHONHASHSEED", "JUPYTER_TOKEN"),
         *("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR", "XDG_SESSION_ID"),
         *("DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSH_CLIENT", "SSH_TTY"),
         *("SSH_CONNECTION", "GPG_AGENT_INFO", "TERM_SESSION_ID", "WINDOWID", "TMUX", "TMUX_PANE"),
         *("STY", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "NOTIFY_SOCKET"),
-        *("CUDA_VISIBLE_DEVICES", "SHLVL", "_", "PWD", "OLDPWD"),
+        *("SHLVL", "_", "PWD", "OLDPWD"),
     }
 )
-OWN_PREFIXES: Final = ("JUPYTERHUB_", "SLURM_", "KUBERNETES_", "TT_KERNEL_")
-_NO_ADDITIONS: Final = ("builtins", "_sitebuiltins", "_io", "io", "IPython", "ipykernel")
+OWN_PREFIXES: Final = ("JUPYTERHUB_", "SLURM_", "KUBERNETES_", "JPY_")
+_NO_ADDITIONS: Final = (
+    *("builtins", "_sitebuiltins", "_io", "io", "IPython", "ipykernel"),
+    *("_pydev_bundle", "_pydevd_bundle", "pydev_ipython", "debugpy"),
+)
 _PLAIN: Final = (bool, int, float, complex, str, bytes)
 
 
@@ -64,8 +69,10 @@ def set_search_path(value: list[str]) -> None:
     importlib.invalidate_caches()
 
 
-def arguments() -> list[str]:
-    return list(sys.argv)
+def arguments() -> list[str] | None:
+    """None where they are those that the process was started with."""
+    rest = sys.argv[1:]
+    return None if sys.orig_argv[len(sys.orig_argv) - len(rest) :] == rest else list(sys.argv)
 
 
 def set_arguments(value: list[str]) -> None:
@@ -87,11 +94,10 @@ def set_limits(value: dict[str, int]) -> None:
 
 def added_builtins() -> dict[str, Any] | None:
     """Names that the session put where every module sees them."""
-    known = (*_NO_ADDITIONS,)
     found = {}
     for name, value in vars(builtins).items():
         module = getattr(value, "__module__", None) or type(value).__module__
-        is_known = module.split(".")[0] in known if isinstance(module, str) else True
+        is_known = module.split(".")[0] in _NO_ADDITIONS if isinstance(module, str) else True
         if name.startswith("_") or (is_known and type(value) not in _PLAIN):
             continue
         if value is not None and name not in ("True", "False"):
@@ -171,16 +177,35 @@ def set_timeout(value: float) -> None:
 
 
 def warning_filters() -> list[Any]:
+    """Categories that can be imported by name: what adds a filter for its own adds it again."""
     import warnings
 
-    return list(warnings.filters)
+    return [
+        (action, message, _named(category), *rest)
+        for action, message, category, *rest in warnings.filters
+    ]
+
+
+def _named(category: Any) -> Any:
+    is_named = is_importable(category) and category.__module__ != "builtins"
+    return f"{category.__module__}:{category.__qualname__}" if is_named else category
 
 
 def set_warning_filters(value: list[Any]) -> None:
+    """Without filters for categories of modules that are not imported (yet)."""
     import warnings
 
+    found: list[Any] = []
+    for action, message, category, *rest in value:
+        if type(category) is str:
+            module, _, path = category.partition(":")
+            category = sys.modules.get(module)
+            for part in path.split("."):
+                category = getattr(category, part, None)
+        if category is not None:
+            found.append((action, message, category, *rest))
     filters: Any = warnings.filters
-    filters[:] = value
+    filters[:] = found
     warnings._filters_mutated()  # type: ignore[attr-defined]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any, Final
 
 # configured by Jupyter's own libraries when they start, anew in each process
@@ -49,8 +50,16 @@ def configured() -> dict[str, logging.Logger]:
     return found
 
 
+def _applications() -> Any:
+    """The logger of the program that this is, as Jupyter's programs make one."""
+    module: Any = sys.modules.get("traitlets.config.application")
+    if module is None or not module.Application.initialized():
+        return None
+    return module.Application.instance().log
+
+
 def _is_configured(logger: logging.Logger) -> bool:
-    if logger.name.split(".")[0] in _OWN:
+    if logger.name.split(".")[0] in _OWN or logger is _applications():
         return False
     level = logging.WARNING if logger is logging.root else logging.NOTSET
     handlers = [each for each in logger.handlers if type(each) is not logging.NullHandler]

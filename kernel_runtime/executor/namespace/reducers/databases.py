@@ -44,19 +44,26 @@ def _sqlite(obj: Any, context: Context) -> Any:
 
 
 def _added(connection: Any) -> list[str]:
-    """Functions and collations that a fresh connection does not have."""
+    """Functions and collations that a fresh connection does not have, and temporary tables.
+
+    By pragmas that do not look at a database's file: in a copy of the process it is not open.
+    """
     import sqlite3
 
     names = set()
     with closing(sqlite3.connect(":memory:")) as fresh:
-        for query in (
-            "SELECT name || '()' FROM pragma_function_list",
-            "SELECT 'collation ' || name FROM pragma_collation_list",
-            "SELECT 'temporary table ' || name FROM sqlite_temp_master WHERE type = 'table'",
+        for pragma, column, text in (
+            ("function_list", 0, "{}()"),
+            ("collation_list", 1, "the collation {}"),
         ):
-            with suppress(sqlite3.Error):  # an SQLite without that list
-                names |= {name for (name,) in map(tuple, connection.execute(query))}
-                names -= {name for (name,) in fresh.execute(query)}
+            known = {row[column] for row in fresh.execute(f"PRAGMA {pragma}")}
+            there = {tuple(row)[column] for row in connection.execute(f"PRAGMA {pragma}")}
+            names |= {text.format(name) for name in there - known}
+    with suppress(sqlite3.Error):
+        query = "SELECT name FROM sqlite_temp_master WHERE type = 'table'"
+        names |= {
+            f"the temporary table {name}" for (name,) in map(tuple, connection.execute(query))
+        }
     return sorted(names)
 
 
@@ -124,8 +131,9 @@ def reduce_duckdb(obj: Any, context: Context) -> Any:
             "SELECT path FROM duckdb_databases() WHERE database_name = current_database()"
         ).fetchall()
         if path:
-            return connect_duckdb, (path, [], [])
-        return connect_duckdb, (None, *_tables(obj))
+            ((mode,),) = obj.execute("SELECT current_setting('access_mode')").fetchall()
+            return connect_duckdb, (path, [], [], mode.lower() == "read_only")
+        return connect_duckdb, (None, *_tables(obj), False)
     except duckdb.Error as error:
         raise NotKept(f"a duckdb connection cannot be kept: {error}") from None
 
@@ -168,7 +176,9 @@ def _rows(relation: Any) -> Any:
     return relation.to_arrow_table() if "pyarrow" in sys.modules else relation.fetchall()
 
 
-def connect_duckdb(path: str | None, statements: list[str], tables: list[tuple[str, Any]]) -> Any:
+def connect_duckdb(
+    path: str | None, statements: list[str], tables: list[tuple[str, Any]], read_only: bool
+) -> Any:
     import os
 
     import duckdb
@@ -176,7 +186,7 @@ def connect_duckdb(path: str | None, statements: list[str], tables: list[tuple[s
     if path is not None:
         if not os.path.exists(path):
             raise NotKept(f"the database {path} is not there any more")
-        return duckdb.connect(path)
+        return duckdb.connect(path, read_only=read_only)
     connection = duckdb.connect(":memory:")
     indexes = [
         sql for sql in statements if sql.upper().startswith(("CREATE INDEX", "CREATE UNIQUE"))

@@ -16,7 +16,8 @@ from typing import Any, Final
 from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
 
 PICKLED_BY_ITSELF: Final = sys.version_info < (3, 14)
-PAIR_IS_HELD: Final = sys.version_info >= (3, 12)  # pairwise keeps the tuple that it gave last
+# whether pairwise keeps the tuple that it gave last
+PAIR_IS_HELD: Final = any(type(each) is tuple for each in gc.get_referents(itertools.pairwise("")))
 
 
 def _held(obj: Any) -> list[Any]:

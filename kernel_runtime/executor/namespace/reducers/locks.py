@@ -6,11 +6,14 @@ as far as the object tells who holds it. (A plain Lock does not: it comes back a
 
 from __future__ import annotations
 
+import contextvars
 import re
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any, Final
 
+from kernel_runtime.executor.namespace import main_thread
 from kernel_runtime.executor.namespace.reducers.common import make, set_attributes
 from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
 
@@ -204,9 +207,40 @@ def reduce_process_pool(obj: Any, context: Context) -> Any:
 
 @reducer("_thread._local")
 def reduce_local(obj: Any, context: Context) -> Any:
-    raise NotKept("a threading.local cannot be kept: each thread has its own values in it")
+    """With what it holds for the main thread. A class of the user's may want arguments again."""
+    if type(obj).__init__ is not object.__init__:
+        raise NotKept("a threading.local with an __init__ cannot be kept: each thread calls it")
+    values = main_thread.call(lambda: dict(vars(obj)))
+    context.notice("a threading.local comes back with the main thread's values only")
+    return make, (type(obj),), values, None, None, set_attributes
 
 
 @reducer("_contextvars.ContextVar")
 def reduce_context_var(obj: Any, context: Context) -> Any:
-    raise NotKept("a ContextVar cannot be kept: its value belongs to the running context")
+    """With its default, which an empty context shows, and its value where the cells run."""
+    default: tuple[Any, ...] = ()
+    with suppress(LookupError):
+        default = (contextvars.Context().run(obj.get),)
+    value = main_thread.call(lambda: _value_in(getattr(context.session, "context", None), obj))
+    state = (value,) if value is not _NO_VALUE else ()
+    return make_context_var, (obj.name, default), state, None, None, set_context_var
+
+
+_NO_VALUE: Final = object()
+
+
+def _value_in(context: contextvars.Context | None, variable: Any) -> Any:
+    where = contextvars.copy_context() if context is None else context
+    return where.get(variable, _NO_VALUE)
+
+
+def make_context_var(name: str, default: tuple[Any, ...]) -> Any:
+    if default:
+        return contextvars.ContextVar(name, default=default[0])
+    return contextvars.ContextVar(name)
+
+
+def set_context_var(variable: Any, value: tuple[Any, ...]) -> None:
+    """In the context that loading is done in."""
+    if value:
+        variable.set(value[0])
