@@ -21,7 +21,7 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -30,7 +30,7 @@ from typing import Final
 from kernel_runtime.store import filesystem_type, integrity, locks, rows, schema
 from kernel_runtime.store.errors import DatabaseDamaged, StoreError, TimelineInUse, refused
 from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic
-from kernel_runtime.store.paths import private_directory, private_file
+from kernel_runtime.store.paths import private_directory, private_file, sync
 from kernel_runtime.timeline.model import (
     VOLATILE_ENGINES,
     Capture,
@@ -216,7 +216,7 @@ class Store:
         if not locks.acquire(lock):
             return None
         try:
-            with self._transaction():
+            with self._transaction(durable=True):
                 checkpoints = self._checkpoints(id)
                 captures = [c for checkpoint in checkpoints for c in checkpoint.captures]
                 self._connection.execute("DELETE FROM timelines WHERE id = ?", (id,))
@@ -258,7 +258,8 @@ class Store:
 
     def references(self, kind: str, engine: str | None = None) -> set[str]:
         """Every ``ref`` that some capture of that kind (and engine) still needs, in all
-        timelines."""
+        timelines; what they do not name any more may be deleted, see ``settle``."""
+        self.settle()
         with self._reading():
             found = self._connection.execute(
                 "SELECT ref FROM captures WHERE kind = ?1 AND (?2 IS NULL OR engine = ?2)"
@@ -266,6 +267,21 @@ class Store:
                 (kind, engine),
             )
             return {ref for (ref,) in found}
+
+    def settle(self) -> None:
+        """Make what was committed so far outlive a power cut. Raises StoreError.
+
+        Must be called between a commit and the deletion of what was needed before it: else the
+        old rows could come back without their data.
+        """
+        try:
+            if not self._syncs_by_itself:
+                # SQLite holds no lock on this file that closing it here would drop.
+                with suppress(FileNotFoundError):
+                    sync(self.directory / f"{FILE_NAME}-wal")
+                sync(self.directory)
+        except OSError as error:
+            raise refused(self.directory / FILE_NAME, error) from error
 
     def variables(self, checkpoint_id: str) -> Mapping[str, Summary]:
         """The summaries that were saved with a checkpoint; empty if it is gone."""
