@@ -93,6 +93,9 @@ class BlobStore:
             if not part.is_dir():
                 part.mkdir(mode=0o700, parents=True, exist_ok=True)
                 sync(part.parent)
+        for name in ("lock", "collector"):  # or deleting would need room
+            with self._locked(exclusive=False, name=name):
+                pass
         self._lock = threading.Lock()
         self._own = threading.local()
         self._serial = 0
@@ -269,17 +272,26 @@ class BlobStore:
     # -- deleting -----------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def adding(self) -> Iterator[None]:
-        """Around everything that adds blobs and the lease that names them: no sweep within."""
+    def adding(self) -> Iterator[list[Digest]]:
+        """Around everything that adds blobs and the lease that names them: no sweep within.
+
+        Gives what this thread has written, as it is written; what was there is not in it.
+        """
         with self._locked(exclusive=False):
             self._own.added = []
-            yield
+            yield self._own.added
 
     def discard_added(self) -> int:
-        """Delete what this thread's last `adding` wrote, as far as nobody else has found it
-        there since. For an addition that failed; returns the number of blobs deleted."""
+        """Delete what this thread's last `adding` wrote; see `discard`."""
         added: list[Digest] = getattr(self._own, "added", [])
         self._own.added = []
+        return self.discard(added)
+
+    def discard(self, added: Iterable[Digest]) -> int:
+        """Delete what this object wrote, as far as no other has found it there since.
+
+        For an addition that failed; returns the number of blobs deleted.
+        """
         count = 0
         with self._locked(exclusive=True):
             for digest in added:

@@ -175,4 +175,3 @@ def _make(path: Path) -> bytes:
     if key is None:
         raise OSError(errno.ENOENT, "it was deleted while it was made")
     return key
-

@@ -4,7 +4,8 @@
  * DISK_ROOT   only paths below it count
  * DISK_LOG    where the notes go: records of  op (1 byte), offset (8), three lengths (4 each), then
  *             the first path, the second path, the data
- * DISK_FULL   n: the n-th operation that may need room, and all after it, fail with ENOSPC
+ * DISK_FULL   n: the n-th operation in DISK_ROOT/store that may need room, and all after it, fail
+ *             with ENOSPC; room that a truncated file gives back is good for one operation a page
  * DISK_COUNT  a file that gets the number of such operations at the end
  */
 #define _GNU_SOURCE
@@ -85,7 +86,7 @@ static void note(char op, const char *a, const char *b, int64_t offset, const vo
 
 /* Whether an operation that may need room has none. */
 static int full(const char *path) {
-  if (!counts(path)) return 0;
+  if (!counts(path) || strncmp(path + strlen(root), "/store", 6)) return 0;
   used++;
   if (!full_at || used < full_at) return 0;
   errno = ENOSPC;
@@ -163,8 +164,13 @@ static int truncated(int fd, int64_t length) {
   char name[PATH_MAX];
   LOCKED;
   path_of(fd, name);
+  struct stat st;
+  int64_t before = fstat(fd, &st) ? 0 : st.st_blocks * 512;
   int done = syscall(SYS_ftruncate, fd, length), error = errno;
-  if (!done && counts(name)) note('t', name, "", length, 0, 0);
+  if (!done && counts(name)) {
+    note('t', name, "", length, 0, 0);
+    if (full_at && used >= full_at && before > length) full_at = used + (before - length) / 4096;
+  }
   UNLOCKED;
   errno = error;
   return done;
@@ -172,6 +178,27 @@ static int truncated(int fd, int64_t length) {
 
 int ftruncate(int fd, off_t length) { return truncated(fd, length); }
 int ftruncate64(int fd, off64_t length) { return truncated(fd, length); }
+
+int truncate(const char *path, off_t length) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  int done = fd < 0 ? -1 : truncated(fd, length), error = errno;
+  if (fd >= 0) close(fd);
+  errno = error;
+  return done;
+}
+int truncate64(const char *path, off64_t length) { return truncate(path, length); }
+
+static int reserved(int fd, int64_t offset, int64_t length) {
+  char name[PATH_MAX];
+  LOCKED;
+  path_of(fd, name);
+  int error = full(name) ? ENOSPC : syscall(SYS_fallocate, fd, 0, offset, length) ? errno : 0;
+  if (!error && counts(name)) note('t', name, "", offset + length, 0, 0);
+  UNLOCKED;
+  return error;
+}
+int posix_fallocate(int fd, off_t at, off_t length) { return reserved(fd, at, length); }
+int posix_fallocate64(int fd, off64_t at, off64_t length) { return reserved(fd, at, length); }
 
 static int synced(int fd, char op, long call) {
   char name[PATH_MAX];

@@ -127,7 +127,8 @@ class Disk:
             sets, clears = {note.b: self.live[note.a]}, set()
         else:
             sets, clears = {note.b: self.live[note.a]}, {note.a}
-        self.changes.append(Change({os.path.dirname(p) or "." for p in [*sets, *clears]}, sets, clears))
+        directories = {os.path.dirname(path) or "." for path in [*sets, *clears]}
+        self.changes.append(Change(directories, sets, clears))
         _change(self.live, self.changes[-1])
 
     def _sync_names(self, directory: str | None) -> None:

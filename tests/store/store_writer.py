@@ -7,8 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-
 from store_world import Session
 
 from kernel_runtime.errors import TimeTravelError
@@ -24,7 +22,11 @@ def main(base: Path, rounds: int) -> None:
             print(text, flush=True)
 
     for epoch in range(2):
-        session = Session(base)
+        try:
+            session = Session(base)
+        except (TimeTravelError, OSError) as error:
+            print(f"refused {type(error).__name__}: {error}", flush=True)
+            continue
         for turn in range(rounds):
             number = epoch * rounds + turn
             session.write("changes", f"{number}" * 3000)
@@ -37,7 +39,7 @@ def main(base: Path, rounds: int) -> None:
                 tell(f"made {id}" if manual else "automatic")
             except (TimeTravelError, OSError) as error:
                 print(f"refused {type(error).__name__}: {error}", flush=True)
-            if turn == rounds - 1:
+            if turn == rounds - 1 and len(session.timeline) > 1:
                 try:
                     prune(session, tell)
                 except (TimeTravelError, OSError) as error:
