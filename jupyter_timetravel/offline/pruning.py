@@ -180,6 +180,7 @@ def _delete(
         session.store.save(state, changed.values(), deleted_ids=ids)
     if environment is None:
         return
+    session.store.settle()
     layers = environment.unneeded(_kept_captures(timeline, ids))
     environment.delete(layers)
     freed = max(0, before - room_of([session.environment]))

@@ -43,6 +43,7 @@ from kernel_runtime.store.digests import (
     digest_of,
 )
 from kernel_runtime.store.leases import Lease, read_lease
+from kernel_runtime.store.paths import sync
 from kernel_runtime.store.reflinks import clone_file, clone_range, sync_filesystem
 
 try:
@@ -91,7 +92,10 @@ class BlobStore:
         for part in (path, *(path / name for name in _PARTS)):
             if not part.is_dir():
                 part.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _fsync(str(part.parent))
+                sync(part.parent)
+        for name in ("lock", "collector"):  # or deleting would need room
+            with self._locked(exclusive=False, name=name):
+                pass
         self._lock = threading.Lock()
         self._own = threading.local()
         self._serial = 0
@@ -195,10 +199,10 @@ class BlobStore:
                 self._sync_all()
             else:
                 for name in pending:
-                    _fsync(name)
+                    _sync_if_there(name)
                 for parent in {os.path.dirname(name) for name in pending}:
-                    _fsync(parent)
-                _fsync(str(self.path / "blobs"))  # new folders in it
+                    _sync_if_there(parent)
+                sync(self.path / "blobs")  # new folders in it
         except OSError:
             with self._lock:
                 self._unsynced = pending + self._unsynced
@@ -268,17 +272,26 @@ class BlobStore:
     # -- deleting -----------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def adding(self) -> Iterator[None]:
-        """Around everything that adds blobs and the lease that names them: no sweep within."""
+    def adding(self) -> Iterator[list[Digest]]:
+        """Around everything that adds blobs and the lease that names them: no sweep within.
+
+        Gives what this thread has written, as it is written; what was there is not in it.
+        """
         with self._locked(exclusive=False):
             self._own.added = []
-            yield
+            yield self._own.added
 
     def discard_added(self) -> int:
-        """Delete what this thread's last `adding` wrote, as far as nobody else has found it
-        there since. For an addition that failed; returns the number of blobs deleted."""
+        """Delete what this thread's last `adding` wrote; see `discard`."""
         added: list[Digest] = getattr(self._own, "added", [])
         self._own.added = []
+        return self.discard(added)
+
+    def discard(self, added: Iterable[Digest]) -> int:
+        """Delete what this object wrote, as far as no other has found it there since.
+
+        For an addition that failed; returns the number of blobs deleted.
+        """
         count = 0
         with self._locked(exclusive=True):
             for digest in added:
@@ -523,15 +536,9 @@ class BlobStore:
                     file.unlink()
 
 
-def _fsync(name: str) -> None:
-    try:
-        fd = os.open(name, os.O_RDONLY | _O_CLOEXEC)
-    except FileNotFoundError:
-        return  # swept since
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _sync_if_there(name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # swept since
+        sync(name)
 
 
 def _free(path: Path) -> int | None:

@@ -21,16 +21,16 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
-from kernel_runtime.store import filesystem_type, integrity, locks, rows, schema
+from kernel_runtime.store import filesystem_type, integrity, locks, reserve, rows, schema
 from kernel_runtime.store.errors import DatabaseDamaged, StoreError, TimelineInUse, refused
 from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic
-from kernel_runtime.store.paths import private_directory, private_file
+from kernel_runtime.store.paths import private_directory, private_file, sync
 from kernel_runtime.timeline.model import (
     VOLATILE_ENGINES,
     Capture,
@@ -72,6 +72,11 @@ def open_store(directory: Path, keys: Keys | None = None) -> Store:
     """
     private_directory(directory)
     private_directory(directory / "locks")
+    reserve.keep(directory)
+    return reserve.used_for(directory, lambda: _open(directory, keys or Keys()))
+
+
+def _open(directory: Path, keys: Keys) -> Store:
     path = directory / FILE_NAME
     # SQLite gives its journal files the mode of the database file.
     private_file(path)
@@ -91,7 +96,7 @@ def open_store(directory: Path, keys: Keys | None = None) -> Store:
     except BaseException:
         connection.close()
         raise
-    return Store(directory, connection, keys or Keys(), syncs_by_itself=not wal)
+    return Store(directory, connection, keys, syncs_by_itself=not wal)
 
 
 class Store:
@@ -200,8 +205,11 @@ class Store:
             return Timeline(*_whole(TimelineState(*row), found))
 
     def forget(self, id: str) -> Purged | None:
-        """Delete a timeline with all of its checkpoints; None if a kernel has it."""
-        return self._purge(id)
+        """Delete a timeline with all of its checkpoints; None if a kernel has it.
+
+        Works on a full disk too. Raises StoreError.
+        """
+        return reserve.used_for(self.directory, lambda: self._purge(id))
 
     def purge(self) -> list[Purged]:
         """Delete the timelines without a notebook whose supervisor is gone."""
@@ -216,7 +224,7 @@ class Store:
         if not locks.acquire(lock):
             return None
         try:
-            with self._transaction():
+            with self._transaction(durable=True):
                 checkpoints = self._checkpoints(id)
                 captures = [c for checkpoint in checkpoints for c in checkpoint.captures]
                 self._connection.execute("DELETE FROM timelines WHERE id = ?", (id,))
@@ -235,9 +243,15 @@ class Store:
     ) -> None:
         """Write a timeline's state, new or changed checkpoints and deletions, all or nothing.
 
-        Raises StoreError, and then nothing was written.
+        Deleting works on a full disk too. Raises StoreError, and then nothing was written.
         """
-        given = list(checkpoints)
+        given, gone = list(checkpoints), list(deleted_ids)
+        if gone:
+            reserve.used_for(self.directory, lambda: self._save(state, given, gone))
+        else:
+            self._save(state, given, gone)
+
+    def _save(self, state: TimelineState, given: list[Checkpoint], gone: list[str]) -> None:
         with self._transaction(durable=any(not c.is_auto for c in given)):
             updated = self._connection.execute(
                 "UPDATE timelines SET head = ?, last_safety = ?, next_number = ? WHERE id = ?",
@@ -250,7 +264,7 @@ class Store:
                     "have its checkpoints stored again."
                 )
             self._connection.executemany(
-                "DELETE FROM checkpoints WHERE id = ?", [(id,) for id in deleted_ids]
+                "DELETE FROM checkpoints WHERE id = ?", [(id,) for id in gone]
             )
             for checkpoint in given:
                 keys = self._keys_for(checkpoint)
@@ -258,7 +272,8 @@ class Store:
 
     def references(self, kind: str, engine: str | None = None) -> set[str]:
         """Every ``ref`` that some capture of that kind (and engine) still needs, in all
-        timelines."""
+        timelines; what they do not name any more may be deleted, see ``settle``."""
+        self.settle()
         with self._reading():
             found = self._connection.execute(
                 "SELECT ref FROM captures WHERE kind = ?1 AND (?2 IS NULL OR engine = ?2)"
@@ -266,6 +281,24 @@ class Store:
                 (kind, engine),
             )
             return {ref for (ref,) in found}
+
+    def settle(self) -> None:
+        """Make what was committed so far outlive a power cut. Raises StoreError.
+
+        Must be called between a commit and the deletion of what was needed before it: else the
+        old rows could come back without their data.
+        """
+        if not self._syncs_by_itself:
+            reserve.used_for(self.directory, self._settle)
+
+    def _settle(self) -> None:
+        try:
+            # SQLite holds no lock on this file that closing it here would drop.
+            with suppress(FileNotFoundError):
+                sync(self.directory / f"{FILE_NAME}-wal")
+            sync(self.directory)
+        except OSError as error:
+            raise refused(self.directory / FILE_NAME, error) from error
 
     def variables(self, checkpoint_id: str) -> Mapping[str, Summary]:
         """The summaries that were saved with a checkpoint; empty if it is gone."""

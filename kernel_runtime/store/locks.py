@@ -9,6 +9,7 @@ lock file is opened here only, and never for one that this process has.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -53,8 +54,9 @@ def acquire(path: Path) -> bool:
             if _is_at(path, descriptor):
                 break
             os.close(descriptor)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        with contextlib.suppress(OSError):  # on a full disk the lock holds without its text
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
     except OSError as error:
         raise refused(path, error) from error
     _held[path] = descriptor

@@ -64,6 +64,7 @@ class NamespaceStore:
         self._keys = keys or Keys()
         self._lock = threading.Lock()
         self._writers = 0
+        self._fresh: set[Digest] = set()
 
     @property
     def path(self) -> Path:
@@ -82,7 +83,8 @@ class NamespaceStore:
         """Around one dump until its manifest's digest is committed. Several may be open.
 
         What is put, or found to be there, meanwhile is not swept, by any process. It ends with
-        the process, however that ends. Raises StoreError.
+        the process, however that ends. If it ends with an error, the room that it took is given
+        back. Raises StoreError.
         """
         name = f"{os.getpid()}-{id(self):x}-{next(_serials)}"
         try:
@@ -94,12 +96,19 @@ class NamespaceStore:
         with self._lock:
             self._writers += 1
             self._blobs.touched_ns = max(self._blobs.touched_ns, begun_ns)
+        failed = True
         try:
             yield
+            failed = False
         finally:
             with self._lock:
                 self._writers -= 1
+                # What another dump relies on by now is not among the fresh ones any more.
                 if not self._writers:
+                    if failed:
+                        with contextlib.suppress(OSError):
+                            self._blobs.discard(self._fresh)
+                    self._fresh.clear()
                     self._blobs.touched_ns = 0
             lease.close()
 
@@ -108,7 +117,10 @@ class NamespaceStore:
 
         Reads those that this object has neither put nor seen before: once in a session.
         """
-        return {digest for digest in set(digests) if not self._blobs.touch(_checked(digest))}
+        asked = {_checked(digest) for digest in digests}
+        with self._lock:
+            self._fresh -= asked
+        return {digest for digest in asked if not self._blobs.touch(digest)}
 
     def put(self, digest: str, data: bytes | memoryview) -> None:
         """Store the bytes of that hash. Not durable before `flush`.
@@ -116,9 +128,8 @@ class NamespaceStore:
         Raises BlobDamaged where data has another hash, BlobStoreFull or BlobNotStored where the
         store cannot be written, and then this blob is not there.
         """
-        with self._blobs.adding():
-            if self._blobs.put(data) != digest:
-                raise BlobDamaged(digest)
+        if self._put(data) != digest:
+            raise BlobDamaged(digest)
 
     def save_manifest(self, manifest: dict[str, Any]) -> str:
         """Sign a manifest and store it; the digest is what ``manifest`` takes.
@@ -248,8 +259,15 @@ class NamespaceStore:
     def _save(self, signature: str, text: bytes) -> str:
         if len(text) > LARGEST - _HEAD_LENGTH:
             raise NamespaceUnusable("", f"its list would have {len(text)} bytes")
-        with self._blobs.adding():
-            return self._blobs.put(b"".join((_HEAD, signature.encode(), b"\n", text)))
+        return self._put(b"".join((_HEAD, signature.encode(), b"\n", text)))
+
+    def _put(self, data: bytes | memoryview) -> Digest:
+        with self._blobs.adding() as added:
+            digest = self._blobs.put(data)
+            with self._lock:
+                self._fresh.discard(digest)
+                self._fresh.update(added)
+        return digest
 
     def _parts(self, digest: str) -> tuple[str, bytes]:
         """Signature and JSON of a manifest."""

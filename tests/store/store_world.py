@@ -12,6 +12,7 @@ from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import Store, open_store
 from kernel_runtime.store.digests import digest_of
+from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.timeline import Capture, Coordinate, Timeline
@@ -65,7 +66,11 @@ class Session:
                     **more,
                 }
             )
-            self.store.save(self.timeline.state, [checkpoint])
+            try:
+                self.store.save(self.timeline.state, [checkpoint])
+            except StoreError:
+                self.timeline = self.store.look_at(self.timeline.id)
+                raise
         return checkpoint.id
 
     def close(self) -> None:
