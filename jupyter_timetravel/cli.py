@@ -13,7 +13,15 @@ from importlib.metadata import version
 from typing import Protocol
 
 from jupyter_timetravel import doctor, install
-from jupyter_timetravel.offline import differences, listing, pruning, restoring, sessions
+from jupyter_timetravel.offline import (
+    adopting,
+    differences,
+    listing,
+    pruning,
+    restoring,
+    sessions,
+    showing,
+)
 from kernel_runtime.errors import TimeTravelError
 
 
@@ -34,9 +42,11 @@ COMMANDS: Mapping[str, Command] = {
     "doctor": doctor,
     "sessions": sessions,
     "list": listing,
+    "show": showing,
     "diff": differences,
     "restore": restoring,
     "prune": pruning,
+    "adopt": adopting,
 }
 
 

@@ -26,7 +26,7 @@ from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import Store, TimelineInfo
 from kernel_runtime.store.digests import Digest
 from kernel_runtime.timeline import Capture, Checkpoint, Timeline, TimelineState, plan_pruning
-from kernel_runtime.timeline.text import plural, size_text
+from kernel_runtime.timeline.text import one_line, plural, size_text
 
 SUMMARY = "delete old checkpoints, and layers and files that nothing needs any more"
 
@@ -126,10 +126,14 @@ def _one(
     store: Store, info: TimelineInfo, args: argparse.Namespace, wanted: Wanted, report: Report
 ) -> set[str]:
     """Prune one session; returns the snapshots that its deleted checkpoints had named."""
-    name = info.path or f"session {info.id[:12]}"
+    name = one_line(stored.name_of(info), 200)
     if args.session:
         return _whole(store, info, name, report)
     if info.path is None and not info.in_use:
+        if stored.is_aside(info) or info.origin is not None:
+            if args.notebook is not None:
+                report.add(f"{name}: belongs to no notebook now; --session deletes it as a whole")
+            return set()
         return _whole(store, info, name, report)  # nobody can find it again
     try:
         if report.dry_run and info.in_use:

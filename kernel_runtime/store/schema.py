@@ -69,6 +69,13 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (
         """,
         "CREATE INDEX capture_refs ON captures (kind, engine, ref) WHERE ref IS NOT NULL",
     ),
+    (
+        # What the notebook was like (timeline.documents.Looks), JSON. Without a path but with
+        # looks: another notebook has taken the name; the history is kept.
+        "ALTER TABLE timelines ADD COLUMN looks TEXT",
+        # Of an imported timeline (store.origins.Origin), JSON.
+        "ALTER TABLE timelines ADD COLUMN origin TEXT",
+    ),
 )
 
 
