@@ -1,4 +1,4 @@
-"""``jupyter timetravel adopt``: let a notebook go on with a history that belongs to none, or another."""
+"""``jupyter timetravel adopt``: let a notebook go on with a history that was set aside."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def workspace_engine(session: Session, snapshot: str) -> WorkspaceEngine:
         document=Path(info.path) if info.path else None,
     )
     if info.looks is not None:
-        engine.former = [Path(path) for path in info.looks.former]
+        engine.former = [Path(path) for path in info.looks.names_before()]
     if info.origin is None:
         try:
             refuse_elsewhere(engine, snapshot, info.looks)

@@ -105,11 +105,6 @@ class Document:
         if moved:
             self.on_move()
 
-    @property
-    def former(self) -> tuple[str, ...]:
-        """Paths that it had before."""
-        return self.looks.former
-
     def close(self) -> None:
         """Let the file go."""
         self._follower.close()

@@ -83,10 +83,10 @@ class Files:
     def follow(self, document: Document | None, *, imported: bool) -> None:
         """The notebook is this one by now; imported: its timeline was another machine's."""
         self._document, self._is_imported = document, imported
-        if self._engine is None or document is None or not document.former:
-            return
-        self._engine.document = Path(document.path)
-        self._engine.former = [Path(path) for path in document.former]
+        former = document.looks.names_before() if document is not None else []
+        if self._engine is not None and document is not None and former:
+            self._engine.document = Path(document.path)
+            self._engine.former = [Path(path) for path in former]
 
     async def _run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Raises WorkspaceCaptureFailed if a mount in the workspace does not answer any more."""

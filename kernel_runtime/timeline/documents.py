@@ -75,6 +75,17 @@ class Looks:
             roots=tuple(roots)[-_FORMER_KEPT:],
         )
 
+    def names_before(self) -> list[str]:
+        """What it was called before, also below what a directory that was moved is called now."""
+        found = dict.fromkeys(self.former)
+        for old, *mark in self.roots:
+            for new, *other in self.roots:
+                if other == mark and new != old:
+                    below = [p for p in self.former if p.startswith(f"{old}/")]
+                    found.update((new + p[len(old) :], None) for p in below)
+        found.pop(self.path, None)
+        return list(found)
+
     def as_json(self) -> str:
         """For the store."""
         cells = None if self.cells is None else sorted(self.cells)[:CELLS_KEPT]
