@@ -16,11 +16,14 @@ from jupyter_timetravel import doctor, install
 from jupyter_timetravel.offline import (
     adopting,
     differences,
+    exporting,
+    importing,
     listing,
     pruning,
     restoring,
     sessions,
     showing,
+    trusting,
 )
 from kernel_runtime.errors import TimeTravelError
 
@@ -47,6 +50,9 @@ COMMANDS: Mapping[str, Command] = {
     "restore": restoring,
     "prune": pruning,
     "adopt": adopting,
+    "export": exporting,
+    "import": importing,
+    "trust": trusting,
 }
 
 

@@ -15,10 +15,12 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
+from jupyter_timetravel.exchange.taking import left_over
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
 from jupyter_timetravel.offline.stored import Session, SessionInUse
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
+from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.errors import BadRequest, EnvironmentRefused
@@ -268,6 +270,11 @@ def _left_over(store: Store, report: Report) -> None:
         report.add(f"environment {path.name[:12]} of a session that is gone", room_of([path]))
         if not report.dry_run:
             EnvironmentDirectory(path).remove()
+
+    for path in left_over(store.directory):
+        report.add("an import that was cut short", room_of([path]))
+        if not report.dry_run:
+            remove_tree(path)
 
 
 def _files(store: Store, released: set[str], report: Report) -> None:

@@ -247,14 +247,29 @@ class Store:
         with self._transaction():
             filing.file_under(self._connection, id, path, origin, self._has)
 
-    def insert(self, state: TimelineState, kernel_name: str, origin: Origin) -> None:
-        """Begin an imported timeline, without a path. For `save` to go on with."""
-        with self._transaction():
+    def insert(
+        self,
+        state: TimelineState,
+        kernel_name: str,
+        origin: Origin,
+        checkpoints: Iterable[Checkpoint],
+    ) -> None:
+        """Write an imported timeline, which belongs to no notebook yet. Raises StoreError."""
+        with self._transaction(durable=True):
             self._connection.execute(
-                "INSERT INTO timelines (id, kernel_name, created_at, next_number, origin)"
-                " VALUES (?, ?, ?, ?, ?)",
-                (state.id, kernel_name, _now(), state.next_number, origin.as_json()),
+                "INSERT INTO timelines (id, kernel_name, created_at, head, next_number, origin)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    state.id,
+                    kernel_name,
+                    _now(),
+                    state.head,
+                    state.next_number,
+                    origin.as_json(),
+                ),
             )
+            for checkpoint in checkpoints:
+                rows.write_checkpoint(self._connection, state.id, checkpoint)
 
     def _has(self, id: str) -> bool:
         """Whether a live process has a timeline."""
