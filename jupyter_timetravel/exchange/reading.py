@@ -119,10 +119,8 @@ class _Unpacking:
         found = os.statvfs(self._top)
         free = found.f_bavail * found.f_frsize - _SPARE
         if contents.total > free:
-            raise BadMember(
-                "",
-                f"it unpacks to {size_text(contents.total)}, and {size_text(max(0, free))} are free",
-            )
+            room = size_text(max(0, free))
+            raise BadMember("", f"it unpacks to {size_text(contents.total)}, and {room} are free")
         if contents.total > self._most:
             raise BadMember(
                 "",

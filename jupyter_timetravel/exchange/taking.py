@@ -39,7 +39,7 @@ _UNSAFE_MODE: Final = 0o6000
 
 @contextlib.contextmanager
 def staging(store: Path) -> Iterator[Path]:
-    """A directory on the store's disk for one import, locked while it is in use; gone afterwards."""
+    """A directory on the store's disk for one import, locked meanwhile, and gone afterwards."""
     (store / "tmp").mkdir(mode=0o700, exist_ok=True)
     top = store / "tmp" / f"{PREFIX}{secrets.token_hex(8)}"
     top.mkdir(mode=0o700)
@@ -80,6 +80,8 @@ def take_in(store: Store, file: Path, *, any_ratio: bool = False) -> tuple[str, 
             sound = _Checked(str(file), unpacked)
             taking = _Taking(store, sound, markers.prefix)
             return taking.run()
+        except RecursionError as error:
+            raise ImportRefused(str(file), "its directories lie too deep in each other") from error
         except (StoreError, OSError) as error:
             raise ImportRefused(str(file), str(error)) from error
 
@@ -123,6 +125,8 @@ class _Checked:
             if value["left_out"]:
                 self._need(value["left_out"])
             for row in value["roots"]:
+                if not isinstance(row["path"], str) or "\0" in row["path"]:
+                    raise TypeError("a directory has no path")
                 if row["entry"] is not None:
                     row["entry"] = self._row(row["entry"], digest)
         except (KeyError, TypeError, IndexError, TreeDamaged) as error:

@@ -80,7 +80,7 @@ class Exporter:
             c.ref
             for one in self._checkpoints
             for c in one.captures
-            if c.kind == kind and c.state == "ready" and c.ref
+            if c.kind == kind and c.engine != "overlay" and c.state == "ready" and c.ref
         ]
 
     def _needed_blobs(self) -> list[tuple[str, Path]]:
