@@ -7,6 +7,7 @@ subcommand should fit a screen.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -72,6 +73,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``jupyter-timetravel``; returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names in a terminal that has not theirs
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.command is None:

@@ -24,6 +24,7 @@ from kernel_runtime.engines.overlay.markers import Markers
 from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.keys import Keys, NotAuthentic
+from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.timeline.text import size_text
 
 RATIO: Final = 200
@@ -41,7 +42,7 @@ _SPARE: Final = 64 << 20
 
 @dataclass
 class Unpacked:
-    """What was in a file. Below `top`: blobs/, held/, namespaces/, layers/."""
+    """What was in a file. Below `top`: blobs/, held/, namespaces/ (a NamespaceStore), layers/."""
 
     top: Path
     contents: Contents
@@ -85,8 +86,9 @@ class _Unpacking:
         self._top, self._most = top, most
         self._seen: set[str] = set()
         self._total = 0
-        for part in ("blobs", "held", "namespaces", "layers"):
+        for part in ("blobs", "held", "layers"):
             (top / part).mkdir(mode=0o700)
+        self._namespaces = NamespaceStore(top)
         self._maker = LayerMaker(top / "layers", markers)
 
     def run(self, reader: Reader) -> Unpacked:
@@ -168,7 +170,10 @@ class _Unpacking:
             data = reader.whole(member, _LARGEST_BLOB)
             if digest_of(data) != parts[1]:
                 raise BadMember(member.name, "its content does not have the hash that is its name")
-            _write(path, iter([data]))
+            if parts[0] == "blobs":
+                _write(path, iter([data]))
+            else:
+                self._namespaces.put(parts[1], data)
         places[parts[0]].add(parts[1])
 
 

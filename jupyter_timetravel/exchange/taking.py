@@ -92,6 +92,7 @@ class _Checked:
     def __init__(self, file: str, unpacked: Unpacked) -> None:
         self._file = file
         self.unpacked = unpacked
+        self.namespaces = NamespaceStore(unpacked.top)
         self.changed: dict[str, bytes] = {}
         """Manifests that had to be written anew, by their digests."""
         self.blobs: set[str] = set()
@@ -112,10 +113,18 @@ class _Checked:
             if capture.state == "ready" and capture.ref is not None:
                 if capture.kind == "filesystem":
                     capture = replace(capture, ref=self._snapshot(capture.ref))
-                elif capture.ref not in self.unpacked.namespaces:
-                    raise self._refused("a namespace is not in it", f"namespaces/{capture.ref}")
+                else:
+                    self._check_namespace(capture.ref)
             captures.append(capture)
         return replace(checkpoint, captures=tuple(captures))
+
+    def _check_namespace(self, ref: str) -> None:
+        """Look at its list; nothing of it is loaded."""
+        there = self.unpacked.namespaces
+        needed = {ref} if ref not in there else self.namespaces.needs(ref)
+        if missing := needed - there:
+            name = f"namespaces/{min(missing)}"
+            raise self._refused("a part of a namespace is not in it", name)
 
     def _snapshot(self, digest: str) -> str:
         if digest in self._trees:
@@ -245,7 +254,7 @@ class _Taking:
                     os.rename(top / "held" / token, target)
         blobs.flush()
         for digest in namespaces.missing(self._sound.unpacked.namespaces):
-            namespaces.put(digest, (top / "namespaces" / digest).read_bytes())
+            namespaces.put(digest, self._sound.namespaces.get(digest))
         namespaces.flush()
 
     def _place_layers(self, environment: EnvironmentDirectory) -> None:
