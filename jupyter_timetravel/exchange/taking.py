@@ -110,11 +110,11 @@ class _Checked:
     def _checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
         captures = []
         for capture in checkpoint.captures:
-            if capture.state == "ready" and capture.ref is not None:
-                if capture.kind == "filesystem":
-                    capture = replace(capture, ref=self._snapshot(capture.ref))
-                else:
-                    self._check_namespace(capture.ref)
+            ref = capture.ref if capture.state == "ready" else None
+            if ref is not None and capture.kind == "filesystem":
+                capture = replace(capture, ref=self._snapshot(ref))
+            elif ref is not None:
+                self._check_namespace(ref)
             captures.append(capture)
         return replace(checkpoint, captures=tuple(captures))
 

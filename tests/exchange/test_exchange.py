@@ -11,10 +11,12 @@ import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import zstandard
 
+from jupyter_timetravel import cli
 from tests.conftest import open_up
 from tests.exchange import world as worlds
 from tests.exchange.conftest import call, write_notebook
@@ -66,10 +68,17 @@ def victim(world: World) -> tuple[Command, Path, dict[str, Any]]:
     store = world.base / "victim" / "store"
     store.parent.mkdir()
 
-    def run(*words: Any, **more: Any) -> str:
-        return call(
-            *words, store=store, JUPYTER_TIMETRAVEL_KEYS=str(world.base / "victim/keys"), **more
-        )
+    def run(*words: Any, status: int = 0) -> str:
+        """Without a child: what is refused is refused before anything depends on a process."""
+        told = io.StringIO()
+        keys = {"JUPYTER_TIMETRAVEL_KEYS": str(world.base / "victim/keys")}
+        with (
+            mock.patch.dict(os.environ, keys),
+            contextlib.redirect_stdout(told),
+            contextlib.redirect_stderr(told),
+        ):
+            assert cli.main([*map(str, words), "--store", str(store)]) == status
+        return told.getvalue()
 
     run("import", world.file)
     return run, store, contents_of(store)

@@ -62,10 +62,10 @@ def notebook(store: Path) -> str:
     return str(row["id"])
 
 
-@pytest.mark.parametrize("locale", ["C", "C.UTF-8", "POSIX"])
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_lists(store: Path, locale: str) -> None:
     id = notebook(store)
-    for words in (["list", id], ["sessions"], *(["show", id, str(n)] for n in (6, 11, 14))):
+    for words in (["list", id], ["sessions"], *(["show", id, str(n)] for n in (6, 14))):
         shown = run(store, *words, LC_ALL=locale, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
         text = shown.decode("utf-8" if locale == "C.UTF-8" else "ascii")
         bad = [c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Zl", "Zp")]
