@@ -16,6 +16,7 @@ from typing import Protocol
 from jupyter_timetravel import doctor, install
 from jupyter_timetravel.offline import (
     adopting,
+    checking,
     differences,
     exporting,
     importing,
@@ -25,6 +26,7 @@ from jupyter_timetravel.offline import (
     sessions,
     showing,
     trusting,
+    usage,
 )
 from kernel_runtime.errors import TimeTravelError
 
@@ -45,6 +47,8 @@ COMMANDS: Mapping[str, Command] = {
     "install": install,
     "doctor": doctor,
     "sessions": sessions,
+    "du": usage,
+    "check": checking,
     "list": listing,
     "show": showing,
     "diff": differences,

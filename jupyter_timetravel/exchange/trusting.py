@@ -10,13 +10,15 @@ from kernel_runtime.timeline import Checkpoint
 
 
 def sign_anew(store: Store, info: TimelineInfo) -> None:
-    """Let its checkpoints name manifests of the own key's; all or nothing. Raises StoreError."""
+    """Sign its checkpoints and the namespaces that they name. Cut short, it is still not trusted,
+    and doing it again finishes it. Raises StoreError."""
     namespaces = NamespaceStore(store.directory)
     timeline = store.look_at(info.id)
     with namespaces.writing():
         changed = [_signed(namespaces, checkpoint) for checkpoint in timeline]
         namespaces.flush()
         store.save(timeline.state, changed)
+        store.trust(info.id)
 
 
 def _signed(namespaces: NamespaceStore, checkpoint: Checkpoint) -> Checkpoint:

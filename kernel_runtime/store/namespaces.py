@@ -218,13 +218,17 @@ class NamespaceStore:
             begun = self._begun()
             if any(moment > before_ns for moment in begun):
                 return SweepResult(0, 0)  # the clock went back: what a dump has touched looks old
-            wanted: set[str] = set()
-            for digest in set(kept()):
-                wanted.add(digest)
-                # One that is gone has nothing left that anyone could find.
-                with contextlib.suppress(BlobMissing):
-                    wanted |= self.needs(digest)
-            return self._blobs.sweep(wanted, before_ns=min([before_ns, *begun]))
+            return self._blobs.sweep(self.wanted(kept()), before_ns=min([before_ns, *begun]))
+
+    def wanted(self, manifests: Iterable[str]) -> set[str]:
+        """These manifests and all that they need. Raises StoreError if one cannot be read."""
+        found: set[str] = set()
+        for digest in set(manifests):
+            found.add(digest)
+            # One that is gone has nothing left that anyone could find.
+            with contextlib.suppress(BlobMissing):
+                found |= self.needs(digest)
+        return found
 
     # -- inside -------------------------------------------------------------------------------
 

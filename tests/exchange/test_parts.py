@@ -140,7 +140,7 @@ def test_any_damage_is_refused_or_changes_nothing_outside(
     monkeypatch.setenv("JUPYTER_TIMETRAVEL_KEYS", str(tmp_path / "keys"))
     whole, chance = archive(), random.Random(1)
     refused = 0
-    for number in range(400):
+    for number in range(150):
         data = bytearray(whole)
         for _ in range(chance.choice((1, 1, 3))):
             data[chance.randrange(len(data))] = chance.choice((0, 47, 46, 48, 55, 255, 65))
@@ -153,8 +153,8 @@ def test_any_damage_is_refused_or_changes_nothing_outside(
             unpack(tmp_path / "f", top, USER)
         except ImportRefused:
             refused += 1
-    assert refused > 200
-    outside = {p.name for p in tmp_path.iterdir()} - {str(n) for n in range(400)}
+    assert refused > 75
+    outside = {p.name for p in tmp_path.iterdir()} - {str(n) for n in range(150)}
     assert outside == {"f", "keys"}
 
 
