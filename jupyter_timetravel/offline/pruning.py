@@ -14,11 +14,13 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 
+from jupyter_timetravel.exchange.taking import left_over
 from jupyter_timetravel.offline import rules, stored, usage
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
 from jupyter_timetravel.offline.rules import Report, Wanted
 from jupyter_timetravel.offline.stored import Session, SessionInUse
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
+from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.errors import BadRequest, EnvironmentRefused
@@ -33,7 +35,7 @@ from kernel_runtime.timeline import (
     Timeline,
     TimelineState,
 )
-from kernel_runtime.timeline.text import plural, size_text
+from kernel_runtime.timeline.text import one_line, plural, size_text
 
 SUMMARY = "delete old checkpoints, and layers and files that nothing needs any more"
 
@@ -95,10 +97,14 @@ def _one(
     store: Store, info: TimelineInfo, args: argparse.Namespace, wanted: Wanted, report: Report
 ) -> set[str]:
     """Prune one session; returns the snapshots that its deleted checkpoints had named."""
-    name = info.path or f"session {info.id[:12]}"
+    name = one_line(stored.name_of(info), 200)
     if args.session:
         return _whole(store, info, name, report)
     if info.path is None and not info.in_use:
+        if stored.is_aside(info) or info.origin is not None:
+            if args.notebook is not None:
+                report.add(f"{name}: belongs to no notebook now; --session deletes it as a whole")
+            return set()
         return _whole(store, info, name, report)  # nobody can find it again
     try:
         if report.dry_run and info.in_use:
@@ -235,6 +241,11 @@ def _left_over(store: Store, report: Report) -> None:
         report.add(f"environment {path.name[:12]} of a session that is gone", room_of([path]))
         if not report.dry_run:
             EnvironmentDirectory(path).remove()
+
+    for path in left_over(store.directory):
+        report.add("an import that was cut short", room_of([path]))
+        if not report.dry_run:
+            remove_tree(path)
 
 
 def _files(store: Store, released: set[str], report: Report) -> None:

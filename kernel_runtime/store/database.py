@@ -27,10 +27,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
-from kernel_runtime.store import filesystem_type, integrity, locks, reserve, rows, schema
+from kernel_runtime.store import filesystem_type, filing, integrity, locks, reserve, rows, schema
 from kernel_runtime.store.errors import DatabaseDamaged, StoreError, TimelineInUse, refused
 from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic
+from kernel_runtime.store.origins import Origin
 from kernel_runtime.store.paths import private_directory, private_file, sync
+from kernel_runtime.timeline.documents import Looks, Verdict
 from kernel_runtime.timeline.model import (
     VOLATILE_ENGINES,
     Capture,
@@ -54,6 +56,10 @@ class TimelineInfo:
     created_at: datetime
     checkpoints: int
     in_use: bool
+    looks: Looks | None = None
+    """Of its notebook; without a path: another notebook has taken its name since."""
+    origin: Origin | None = None
+    """Where it was imported from."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +183,7 @@ class Store:
         with self._reading():
             found = self._connection.execute(
                 "SELECT id, path, kernel_name, created_at,"
-                " (SELECT count(*) FROM checkpoints WHERE timeline = timelines.id)"
+                " (SELECT count(*) FROM checkpoints WHERE timeline = timelines.id), looks, origin"
                 " FROM timelines ORDER BY rowid"
             ).fetchall()
         with self._decoding():
@@ -189,8 +195,10 @@ class Store:
                     created_at=datetime.fromisoformat(created_at),
                     checkpoints=count,
                     in_use=locks.is_held(self._lock_path(id)),
+                    looks=filing.read_looks(looks),
+                    origin=Origin.from_json(origin) if origin else None,
                 )
-                for id, path, kernel_name, created_at, count in found
+                for id, path, kernel_name, created_at, count, looks, origin in found
             ]
 
     def look_at(self, id: str) -> Timeline:
@@ -215,7 +223,7 @@ class Store:
         """Delete the timelines without a notebook whose supervisor is gone."""
         with self._reading():
             found = self._connection.execute(
-                "SELECT id FROM timelines WHERE path IS NULL"
+                "SELECT id FROM timelines WHERE path IS NULL AND looks IS NULL AND origin IS NULL"
             ).fetchall()
         return [gone for (id,) in found if (gone := self._purge(id)) is not None]
 
@@ -231,6 +239,66 @@ class Store:
         finally:
             locks.release(lock, remove=True)
         return Purged(id, tuple(captures))
+
+    # -- notebooks --------------------------------------------------------------------------
+
+    def settle(self, present: Looks, kernel_name: str) -> Verdict:
+        """Decide which timeline a notebook goes on with and file that under its path.
+
+        `load_timeline` finds it there afterwards. Raises StoreError; then nothing was changed.
+        """
+        with self._transaction():
+            return filing.settle(self._connection, present, kernel_name, self._has)
+
+    def renamed(self, path: str, kernel_name: str) -> str | None:
+        """Where the notebook is now that had this path, if that is known."""
+        with self._reading():
+            return filing.renamed(self._connection, os.path.realpath(path), kernel_name)
+
+    def note_looks(self, id: str, looks: Looks) -> None:
+        """Keep what a timeline's notebook looks like; its path too, unless that is another's."""
+        with self._transaction():
+            filing.note_looks(self._connection, id, looks)
+
+    def file_under(self, id: str, path: str | None, origin: Origin | None) -> None:
+        """Give a timeline a notebook's path and an origin. Whatever had the path is set aside.
+
+        Raises TimelineInUse if a kernel has one of the two, StoreError.
+        """
+        with self._transaction():
+            filing.file_under(self._connection, id, path, origin, self._has)
+
+    def insert(
+        self,
+        state: TimelineState,
+        kernel_name: str,
+        origin: Origin,
+        checkpoints: Iterable[Checkpoint],
+    ) -> None:
+        """Write an imported timeline, which belongs to no notebook yet; signed if it is trusted.
+
+        Raises StoreError.
+        """
+        keys = self._keys if origin.trusted else None
+        with self._transaction(durable=True):
+            self._connection.execute(
+                "INSERT INTO timelines (id, kernel_name, created_at, head, next_number, origin)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    state.id,
+                    kernel_name,
+                    _now(),
+                    state.head,
+                    state.next_number,
+                    origin.as_json(),
+                ),
+            )
+            for checkpoint in checkpoints:
+                rows.write_checkpoint(self._connection, state.id, checkpoint, keys)
+
+    def _has(self, id: str) -> bool:
+        """Whether a live process has a timeline."""
+        return locks.is_held(self._lock_path(id))
 
     # -- checkpoints ------------------------------------------------------------------------
 

@@ -80,6 +80,13 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        # What the notebook was like (timeline.documents.Looks), JSON. Without a path but with
+        # looks: another notebook has taken the name; the history is kept.
+        "ALTER TABLE timelines ADD COLUMN looks TEXT",
+        # Of an imported timeline (store.origins.Origin), JSON.
+        "ALTER TABLE timelines ADD COLUMN origin TEXT",
+    ),
 )
 
 

@@ -66,8 +66,10 @@ class Checkpointer:
     async def first(self) -> None:
         """The state before the first cell, to which one can go back too."""
         reason: Reason = "restart" if len(self._session.timeline) else "start"
+        document = self._session.persistence.document
+        comment = document.comment if document is not None and reason == "start" else ""
         async with self._session.lock:
-            await self.take(reason, request=None)
+            await self.take(reason, request=None, comment=comment)
 
     async def after_cell(self, request: Request, executor: Executor) -> None:
         """The automatic checkpoint; the next request waits until it is cut.

@@ -113,7 +113,8 @@ class Session:
         self.files = Files(config, self.cwd, log)
         self.environment = Environment(config, log, python)
         self.persistence = Persistence(config, log)
-        self.timeline = self.persistence.open(self.epoch)
+        self.timeline = self.persistence.open(self.epoch, self.files.roots)
+        self._follow_document()
         self.history = History(log)
         self.package_steps = PackageSteps(self)
         self.memory = MemoryKeeper(self)
@@ -124,6 +125,19 @@ class Session:
         self.commands = Commands(self)
         self.portable = Portable(self)
         self.rescue = Rescue(self)
+
+    def _follow_document(self) -> None:
+        persistence = self.persistence
+        if (document := persistence.document) is None:
+            return
+
+        def tell_files() -> None:
+            self.files.follow(document, imported=persistence.is_imported)
+
+        tell_files()
+        document.on_move = tell_files
+        if document.notice:
+            self.router.say_next(document.notice)
 
     # Start and end
 
