@@ -1,4 +1,4 @@
-"""``%checkpoint``, ``%restore``, ``%timeline`` and ``%timetravel`` in a time-travel kernel.
+"""``%checkpoint``, ``%restore``, ``%replay``, ``%timeline`` and ``%timetravel`` in a time-travel kernel.
 
 ``%%dryrun`` and ``%%transaction`` are carried out by the kernel (kernel_runtime.executor.trials).
 
@@ -27,6 +27,7 @@ from jupyter_timetravel.commands import Command
 from jupyter_timetravel.parsers import (
     checkpoint_parser,
     dryrun_parser,
+    replay_parser,
     restore_parser,
     timeline_parser,
     timetravel_parser,
@@ -38,6 +39,7 @@ from kernel_runtime.timeline.report import diff_text, title
 
 CHECKPOINT: Final = checkpoint_parser()
 RESTORE: Final = restore_parser()
+REPLAY: Final = replay_parser()
 TIMELINE: Final = timeline_parser()
 TIMETRAVEL: Final = timetravel_parser()
 DRYRUN: Final = dryrun_parser()
@@ -144,7 +146,26 @@ class TimeTravelMagics(Magics):
         if spec and args.undo:
             raise UsageError("--undo takes no checkpoint: it goes back to before the last restore")
         command = commands.restore(
-            _spec(spec or "-1"), args.only, args.dry_run, args.undo, args.force
+            _spec(spec or "-1"), args.only, args.dry_run, args.undo, args.force, args.compensate
+        )
+        with one_line_errors():
+            print(self._ask(command)["text"])  # unless the cell has ended there
+
+    # -- %replay ----------------------------------------------------------------------------
+
+    @no_var_expand
+    @line_magic
+    @REPLAY.documents
+    def replay(self, line: str) -> None:
+        args = REPLAY.parse_line(self._expand(line))
+        if args is None:
+            return
+        command = commands.replay(
+            _spec(args.checkpoint),
+            [part for given in args.skip for part in given.split(",") if part],
+            None if args.until is None else _spec(args.until),
+            args.stop_on_difference,
+            args.dry_run,
         )
         with one_line_errors():
             print(self._ask(command)["text"])  # unless the cell has ended there

@@ -46,6 +46,34 @@ def restore_parser() -> LineParser:
     parser.add_argument(
         "--force", action="store_true", help="End a process that cannot be interrupted."
     )
+    parser.add_argument(
+        "--compensate",
+        action="store_true",
+        help="First run what the cells in between have registered with compensate().",
+    )
+    return parser
+
+
+def replay_parser() -> LineParser:
+    """Of ``%replay``."""
+    parser = LineParser(
+        "replay",
+        "Go back to a checkpoint and run the cells that had run after it once more, in order. The "
+        "lines of the cell that follow do not run.",
+    )
+    parser.add_argument("checkpoint", help="Where to begin: number, label, or id.")
+    parser.add_argument(
+        "--skip", nargs="+", default=[], metavar="N", help="Leave the cells of these out; also N-M."
+    )
+    parser.add_argument("--until", metavar="N", help="The last one (default: the present).")
+    parser.add_argument(
+        "--stop-on-difference",
+        action="store_true",
+        help="Stop after the first cell that comes out differently: its error, or its result.",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Say which cells it would run, run none."
+    )
     return parser
 
 

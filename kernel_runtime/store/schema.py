@@ -69,6 +69,17 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (
         """,
         "CREATE INDEX capture_refs ON captures (kind, engine, ref) WHERE ref IS NOT NULL",
     ),
+    (
+        """
+        CREATE TABLE cells (
+            checkpoint TEXT NOT NULL REFERENCES checkpoints (id) ON DELETE CASCADE,
+            position INTEGER NOT NULL,
+            source TEXT NOT NULL,
+            details TEXT NOT NULL,       -- JSON
+            PRIMARY KEY (checkpoint, position)
+        )
+        """,
+    ),
 )
 
 
