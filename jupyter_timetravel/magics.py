@@ -1,4 +1,4 @@
-"""``%checkpoint``, ``%restore``, ``%replay``, ``%timeline`` and ``%timetravel`` in a time-travel kernel.
+"""``%checkpoint``, ``%restore``, ``%replay``, ``%timeline`` and ``%timetravel`` in our kernel.
 
 ``%%dryrun`` and ``%%transaction`` are carried out by the kernel (kernel_runtime.executor.trials).
 

@@ -13,6 +13,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import zmq
+from ipykernel import zmqshell
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.jsonutil import json_clean
 from ipykernel.utils import _async_in_context
@@ -31,6 +32,18 @@ from kernel_runtime.frames import Channel, Frame, Kind
 
 PROTOCOL = 1
 """Version of the time-travel protocol (docs/protocol.md) that kernel_info announces."""
+
+
+_run_command = zmqshell.system  # type: ignore[attr-defined]
+
+
+def _system(command: str) -> Any:
+    """``!command``: IPython forks by means that no audit event tells of."""
+    sys.audit("os.system", command)
+    return _run_command(command)
+
+
+zmqshell.system = _system  # type: ignore[attr-defined]
 
 
 class ExecutorShell(ZMQInteractiveShell):

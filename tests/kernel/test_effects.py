@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
 CONNECT = """
@@ -97,21 +99,29 @@ def test_programs_are_named_and_shells_by_their_command(notebook):
     assert found == [("program", f"true {letter}") for letter in "abcd"]
 
 
-def test_files_count_where_they_do_not_go_back(notebook, tmp_path):
-    # tmp_path is in /tmp or below, which is the host's own; the workspace lies in it
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    found = effects_of(
-        notebook,
-        f"import os, tempfile\nopen('inside', 'w').close()\nopen({str(outside / 'a')!r}, 'w').close()\n"
-        f"with tempfile.TemporaryDirectory(dir={str(outside)!r}) as d:\n"
-        "    open(d + '/b', 'w').close()\n"
-        f"with tempfile.NamedTemporaryFile(dir={str(outside)!r}) as f:\n    pass\n"
-        f"os.remove({str(outside / 'a')!r})\nopen({str(outside / 'c')!r}).close()"
-        if (outside / "c").write_text("c")
-        else "",
-    )
-    assert found == [("file", str(outside / "a")), ("deleted", str(outside / "a"))]
+def test_files_count_where_they_do_not_go_back(notebook):
+    # /tmp is the host's own, and is not rolled back
+    with tempfile.TemporaryDirectory(dir="/tmp") as outside:
+        found = effects_of(
+            notebook,
+            f"""
+import os, tempfile
+outside = {outside!r}
+for name in ("inside", outside + "/a", outside + "/b"):
+    open(name, "w").close()
+with tempfile.TemporaryDirectory(dir=outside) as d, open(d + "/c", "w"):
+    pass
+with tempfile.NamedTemporaryFile(dir=outside):
+    pass
+os.remove(outside + "/b")
+open(outside + "/a").close()
+""",
+        )
+    assert found == [
+        ("file", f"{outside}/a"),
+        ("file", f"{outside}/b"),
+        ("deleted", f"{outside}/b"),
+    ]
 
 
 def test_many_effects_are_counted_and_cost_no_memory(notebook):
