@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Protocol
 
 from jupyter_timetravel import doctor, install
-from jupyter_timetravel.offline import differences, listing, pruning, restoring, sessions
+from jupyter_timetravel.offline import differences, exporting, listing, pruning, restoring, sessions
 from kernel_runtime.errors import TimeTravelError
 
 
@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Command] = {
     "diff": differences,
     "restore": restoring,
     "prune": pruning,
+    "export-notebook": exporting,
 }
 
 

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from IPython.core.error import UsageError
@@ -50,6 +51,7 @@ _OPTIONS: Final = {
     "files": {"all"},
     "apply": {"dry_run", "force"},
     "reset": {"process"},
+    "export": {"check", "force"},
 }
 
 
@@ -213,7 +215,7 @@ class TimeTravelMagics(Magics):
         if args is None:
             return
         name, rest = (args.command or ["status"])[0], args.command[1:]
-        given = {o for o in ("all", "dry_run", "force", "process") if getattr(args, o)}
+        given = {o for o in ("all", "check", "dry_run", "force", "process") if getattr(args, o)}
         if wrong := given - _OPTIONS.get(name, set()):
             option = min(wrong).replace("_", "-")
             raise UsageError(f"%timetravel {name} takes no --{option} (see %timetravel -h)")
@@ -237,10 +239,22 @@ class TimeTravelMagics(Magics):
             elif name == "apply":
                 paths = [_real(path) for path in rest]
                 print(self._ask(commands.apply(paths, args.dry_run, args.force))["text"])
+            elif name == "export" and len(rest) == 1:
+                print(self._export(Path(rest[0]).expanduser(), args.force, args.check))
             elif name == "reset" and not rest:
                 print(self._ask(commands.reset(args.process))["text"])  # unless the cell has ended
             else:
                 raise UsageError(f"no such command: {' '.join(args.command)} (see %timetravel -h)")
+
+    def _export(self, path: Path, force: bool, check: bool) -> str:
+        # neither is needed by most sessions
+        from jupyter_timetravel import clean
+        from kernel_runtime.executor.variables import summarize
+
+        cells = self._ask(commands.cells())["cells"]
+        hidden = self._shell.user_ns_hidden
+        present = summarize(self._shell.user_ns, hidden, budget_s=5.0) if check else None
+        return clean.export(path, cells, present, force=force)
 
     # -- %%dryrun and %%transaction: the kernel takes them from the cell before it runs it -------
 

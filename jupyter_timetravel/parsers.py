@@ -100,19 +100,27 @@ def timetravel_parser() -> LineParser:
         "command",
         nargs="*",
         metavar="status | list | config [name=value] | label N [text] | files | apply [PATH …] "
-        "| reset",
+        "| reset | export FILE",
         help="status (default): where the session stands. list: one line for each checkpoint. "
         "config: show or change options. label: name a checkpoint; without text take its name "
         "away. files: what was written outside of the workspace, where this machine does not see "
         "it. apply: copy files and directories of that to this machine. reset: throw all of it "
-        "away; a safety checkpoint is made first.",
+        "away; a safety checkpoint is made first. export: write the cells that lead from a fresh "
+        "kernel to here as a notebook.",
     )
     parser.add_argument("--all", action="store_true", help="files: name each file.")
     parser.add_argument(
         "--dry-run", action="store_true", help="apply: say what would be copied, copy nothing."
     )
     parser.add_argument(
-        "--force", action="store_true", help="apply: replace what was changed on this machine too."
+        "--force",
+        action="store_true",
+        help="apply: replace what was changed on this machine too. export: replace the file.",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="export: run it in a stock kernel, with all that its cells do, and compare.",
     )
     parser.add_argument(
         "--process", action="store_true", help="reset: begin a fresh process as well."

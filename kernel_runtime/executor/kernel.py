@@ -43,7 +43,7 @@ def _system(command: str) -> Any:
     return _run_command(command)
 
 
-zmqshell.system = _system  # type: ignore[attr-defined]
+zmqshell.system = _system  # type: ignore[attr-defined, assignment]
 
 
 class ExecutorShell(ZMQInteractiveShell):
