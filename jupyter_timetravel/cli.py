@@ -18,6 +18,7 @@ from jupyter_timetravel.offline import (
     adopting,
     checking,
     differences,
+    exporting,
     importing,
     listing,
     pruning,
@@ -60,6 +61,7 @@ COMMANDS: Mapping[str, Command] = {
     "export": sending,
     "import": importing,
     "trust": trusting,
+    "export-notebook": exporting,
 }
 
 

@@ -25,10 +25,12 @@ from jupyter_timetravel.commands import Command, Only
 from jupyter_timetravel.records import (
     Applied,
     Brought,
+    CellRecord,
     Differences,
     Event,
     Outside,
     Record,
+    ReplayResult,
     ResetResult,
     RestoreResult,
     Status,
@@ -118,13 +120,34 @@ class Client:
         dry_run: bool = False,
         undo: bool = False,
         force: bool = False,
+        compensate: bool = False,
     ) -> RestoreResult:
         """Bring the session back to a checkpoint, or with ``dry_run`` tell what that would change.
 
         ``undo`` goes back to before the last restore. A running cell is interrupted; with
-        ``force`` its process is ended if it does not stop.
+        ``force`` its process is ended if it does not stop. ``compensate`` first runs what the
+        cells in between have registered for that; if one fails, nothing is restored.
         """
-        return self._call(commands.restore(checkpoint, only, dry_run, undo, force))
+        return self._call(commands.restore(checkpoint, only, dry_run, undo, force, compensate))
+
+    def replay(
+        self,
+        checkpoint: Spec,
+        skip: Sequence[Spec] = (),
+        until: Spec | None = None,
+        stop_on_difference: bool = False,
+        dry_run: bool = False,
+    ) -> ReplayResult:
+        """Restore a checkpoint and run again what had run after it, up to ``until``.
+
+        A cell that runs is finished first. The answer comes after the last cell: give the client
+        a ``timeout`` that is long enough. ``skip``: the checkpoints of cells to leave out.
+        """
+        return self._call(commands.replay(checkpoint, skip, until, stop_on_difference, dry_run))
+
+    def cells(self, since: Spec | None = None, until: Spec | None = None) -> Sequence[CellRecord]:
+        """The cells that led from a checkpoint (None: a fresh process) to another (None: now)."""
+        return self._call(commands.cells(since, until))
 
     def bring(self, checkpoint: Spec, names: Sequence[str]) -> Brought:
         """Bring single variables of a checkpoint into the present; all else stays."""

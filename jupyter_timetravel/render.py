@@ -45,6 +45,8 @@ def marks(record: Record) -> list[str]:
         found.append("pinned")
     if record["reason"] == "safety":
         found.append("safety")
+    if record.get("effects"):
+        found.append(plural(record["effects"], "effect"))
     process = _best(record, "process")
     durable = _best(record, "namespace")
     if durable == "ready":

@@ -35,6 +35,7 @@ from kernel_runtime.timeline import (
     Timeline,
     TimelineState,
 )
+from kernel_runtime.timeline.cells import along
 from kernel_runtime.timeline.text import one_line, plural, size_text
 
 SUMMARY = "delete old checkpoints, and layers and files that nothing needs any more"
@@ -206,7 +207,10 @@ def _without(timeline: Timeline, gone: set[str], changed: dict[str, Checkpoint])
     for checkpoint in timeline:
         parent = above(checkpoint.parent)
         if checkpoint.id not in gone and parent != checkpoint.parent:
-            changed[checkpoint.id] = replace(changed.get(checkpoint.id, checkpoint), parent=parent)
+            # the cells of those that go led to this one too
+            ran = tuple(placed.cell for placed in along(timeline, parent, checkpoint.id))
+            known = changed.get(checkpoint.id, checkpoint)
+            changed[checkpoint.id] = replace(known, parent=parent, cells=ran)
     state = timeline.state
     last_safety = state.last_safety if state.last_safety not in gone else None
     return replace(state, head=above(state.head), last_safety=last_safety)

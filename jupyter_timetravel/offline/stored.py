@@ -141,7 +141,7 @@ def _settled(store: Store, path: str) -> list[TimelineInfo]:
     present = notebooks.look(path) if names else None
     for name in names:
         if present is not None:
-            store.settle(present, name)
+            store.decide(present, name)
     return store.timelines() if names else known
 
 

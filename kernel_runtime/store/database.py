@@ -242,7 +242,7 @@ class Store:
 
     # -- notebooks --------------------------------------------------------------------------
 
-    def settle(self, present: Looks, kernel_name: str) -> Verdict:
+    def decide(self, present: Looks, kernel_name: str) -> Verdict:
         """Decide which timeline a notebook goes on with and file that under its path.
 
         `load_timeline` finds it there afterwards. Raises StoreError; then nothing was changed.

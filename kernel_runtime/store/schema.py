@@ -87,6 +87,17 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (
         # Of an imported timeline (store.origins.Origin), JSON.
         "ALTER TABLE timelines ADD COLUMN origin TEXT",
     ),
+    (
+        """
+        CREATE TABLE cells (
+            checkpoint TEXT NOT NULL REFERENCES checkpoints (id) ON DELETE CASCADE,
+            position INTEGER NOT NULL,
+            source TEXT NOT NULL,
+            details TEXT NOT NULL,       -- JSON
+            PRIMARY KEY (checkpoint, position)
+        )
+        """,
+    ),
 )
 
 

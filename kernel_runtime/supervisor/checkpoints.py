@@ -141,6 +141,7 @@ class Checkpointer:
             code=request.code if request else "",
             captures=[c for c in (process_capture, file_capture, layers) if c is not None],
             variables=variables,
+            cells=session.cells.take(),
         )
         if frozen is not None:
             session.frozen[id] = frozen

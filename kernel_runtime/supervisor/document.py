@@ -56,7 +56,7 @@ class Document:
 
     def settle(self, store: Store) -> None:
         """File the timeline that it goes on with under its path. Raises StoreError."""
-        verdict = store.settle(self.looks, self.kernel_name)
+        verdict = store.decide(self.looks, self.kernel_name)
         self._tell(store, verdict)
         infos = {info.id: info for info in store.timelines()}
         if verdict.timeline is not None and (old := infos[verdict.timeline].looks) is not None:

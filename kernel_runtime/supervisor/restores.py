@@ -29,6 +29,7 @@ from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.durable import lost_lines
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.router import Request
+from kernel_runtime.timeline.cells import effect_record
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 from kernel_runtime.timeline.report import environment_lines, restore_text
 from kernel_runtime.timeline.variables import diff as diff_variables
@@ -200,7 +201,7 @@ class Restorer:
             plan.tell_s = tell_s
             session.events.publish("restore_started", checkpoint=session.timeline.record(target))
             try:
-                await self._make_idle(force, request)
+                await self.make_idle(force, request)
                 result = await self._carry_out(plan, only, request, started)
             except TimeTravelError as error:
                 session.events.publish(
@@ -214,7 +215,7 @@ class Restorer:
             session.memory.after_checkpoint()
             return result
 
-    async def _make_idle(self, force: bool, request: Request | None) -> None:
+    async def make_idle(self, force: bool, request: Request | None) -> None:
         """Interrupt the cell that runs, unless it is the one that asks. Raises RestoreRefused."""
         session = self._session
         router = session.router
@@ -238,6 +239,8 @@ class Restorer:
         session = self._session
         self._progress(plan, "safety")
         forced = session.router.in_flight is not None and session.router.in_flight is not request
+        if forced:
+            session.cells.ended(session.router.in_flight, lost=True)
         faults.point("before safety")
         safety = await session.checkpoints.take(
             "safety",
@@ -516,6 +519,11 @@ class Restorer:
             variables = dict(diff_variables(before, after))
             environ = diff_environ(before, after)
         changes = _changes(plan.files) if plan.files is not None and done is not None else []
+        left = (
+            session.cells.left_behind(plan.target, safety.checkpoint if safety else None)
+            if plan.frozen is not None
+            else []
+        )
         return {
             "checkpoint": timeline.record(timeline[plan.target.id]),
             "safety": timeline.record(safety.checkpoint) if safety else None,
@@ -531,6 +539,8 @@ class Restorer:
                 for k in (done.kept_aside if done else ())
             ],
             "threads": {"brought_back": 0, "ids_kept": True},
+            "effects": [effect_record(effect, one) for one in left for effect in one.cell.effects],
+            "compensations": session.compensations.told(left),
             "warnings": list(plan.warnings),
             "took_ms": 0.0,
         }

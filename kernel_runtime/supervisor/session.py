@@ -23,9 +23,11 @@ from kernel_runtime.executor.boot import OWN_SEED
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
+from kernel_runtime.supervisor.cells import Cells
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.checkpoints import Checkpointer
 from kernel_runtime.supervisor.commands import Commands
+from kernel_runtime.supervisor.compensations import Compensations
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.durable import Durability
 from kernel_runtime.supervisor.environment import Environment, layers_of
@@ -33,12 +35,14 @@ from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
 from kernel_runtime.supervisor.history import History
+from kernel_runtime.supervisor.inner import InnerCells
 from kernel_runtime.supervisor.last_words import KEPT, StartFailure, explain
 from kernel_runtime.supervisor.memory import MemoryKeeper
 from kernel_runtime.supervisor.package_steps import PackageSteps
 from kernel_runtime.supervisor.persistence import Persistence
 from kernel_runtime.supervisor.portable import Portable
 from kernel_runtime.supervisor.recovery import Recovery
+from kernel_runtime.supervisor.replays import Replayer
 from kernel_runtime.supervisor.rescue import Rescue
 from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Request, Router
@@ -119,6 +123,10 @@ class Session:
         self.package_steps = PackageSteps(self)
         self.memory = MemoryKeeper(self)
         self.durability = Durability(self)
+        self.cells = Cells(self)
+        self.inner = InnerCells(self)
+        self.compensations = Compensations(self)
+        self.replays = Replayer(self)
         self.checkpoints = Checkpointer(self)
         self.restores = Restorer(self)
         self.recovery = Recovery(self)
@@ -338,6 +346,7 @@ class Session:
         """Make it the one that requests go to."""
         self.executor = executor
         self.router.replace_executor(executor)
+        self.cells.tell_trees(executor)
 
     def reconcile_comms(self, executor: Executor, request: Request | None) -> None:
         """Make the page and a woken process agree on which comms there are."""
@@ -437,6 +446,10 @@ class Session:
     def on_history(self, executor: Executor, report: dict[str, Any]) -> None:
         self.history.on_report(executor, report)
 
+    def on_effects(self, executor: Executor, report: dict[str, Any]) -> None:
+        if executor is self.executor:
+            self.cells.on_effects(report)
+
     def on_request(self, executor: Executor, report: dict[str, Any]) -> None:
         if executor is self.executor:
             self.background(self.commands.from_magic(executor, report))
@@ -476,11 +489,15 @@ class Session:
     def _on_start(self) -> None:
         """The executor is about to be given a request."""
         self.memory.cell_starts()
+        self.cells.starts()
 
     def _on_done(self, request: Request) -> None:
         """The executor has finished a request."""
         executor = self.executor
-        if request.leaving:
+        self.cells.ended(request)
+        if request.inner is not None:
+            request.inner.set_result(None)
+        elif request.leaving:
             self.router.hold("restore")
             self.background(self.commands.restore_after_cell(request))
         elif executor is None:
@@ -505,6 +522,7 @@ class Session:
     async def interrupt(self) -> None:
         """Interrupt the cell that runs; when none does, nothing happens."""
         executor = self.executor
+        self.inner.interrupted = True
         if self.router.in_flight is not None and executor is not None and executor.alive:
             await self.sandbox.signal(executor.pid, signal.SIGINT, group=True)
 

@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.timeline.cells import Cell, count_effects
+from kernel_runtime.timeline.text import storable
 
 CaptureKind = Literal["process", "filesystem", "namespace"]
 CaptureState = Literal["pending", "ready", "failed", "evicted"]
@@ -90,6 +92,8 @@ class Checkpoint:
     coordinate: Coordinate
     captures: tuple[Capture, ...] = ()
     variables: Mapping[str, Summary] = field(default_factory=lambda: NO_VARIABLES)
+    cells: tuple[Cell, ...] = ()
+    """That ran since the parent, in order."""
 
     def capture(self, kind: CaptureKind, *, engine: str | None = None) -> Capture | None:
         """The capture of that kind (and engine); a ready one is preferred."""
@@ -136,7 +140,7 @@ def first_line(code: str) -> str:
     line = stripped.splitlines()[0].rstrip() if stripped else ""
     if len(line) > CODE_LENGTH:
         line = line[: CODE_LENGTH - 1] + "…"
-    return line.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    return storable(line)
 
 
 def record(
@@ -156,6 +160,7 @@ def record(
         "reason": checkpoint.reason,
         "code": checkpoint.code,
         "is_head": is_head,
+        "effects": count_effects(checkpoint.cells),
         "coordinate": {
             "epoch": coordinate.epoch,
             "incarnation": coordinate.incarnation,

@@ -1,4 +1,4 @@
-"""Exceptions, whose own pickles call ``__init__`` with ``args``, which need not be what it takes."""
+"""Exceptions: their own pickles call ``__init__`` with ``args``, which may not be what it takes."""
 
 from __future__ import annotations
 

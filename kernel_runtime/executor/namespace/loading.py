@@ -120,7 +120,7 @@ class _Load:
         self.loaded.notices = [pair for pair in self.loaded.notices if pair[0] in self.wanted]
         imports = [entry for entry in self.manifest["state"]["imports"] if entry[0] in self.wanted]
         self._imports(imports)
-        lost = {name: reason for name, reason in self.manifest["lost"]}
+        lost = dict(self.manifest["lost"])
         for name in names:
             if name in self._unit_of:
                 self._load(self._unit_of[name])

@@ -143,7 +143,7 @@ class Keeper:
         key = self._class_keys.get(id(cls))
         if key is None:
             key = ""
-            # One of C's own that no name leads to is not the session's: it fails where it is written.
+            # One of C's own that no name leads to is not the session's: it fails at its place.
             flags = type.__dict__["__flags__"].__get__(cls)
             is_c = not flags & _HEAP_TYPE or flags & _IMMUTABLE_TYPE
             if not is_c and self.found(cls) is None:
