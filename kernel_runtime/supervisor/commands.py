@@ -34,7 +34,7 @@ _HELD = {"process": "memory", "filesystem": "files", "namespace": "variables"}
 _TELL_S = 5.0
 """Seconds that whoever reads the result waits for what changed in the environment."""
 
-_GO_BACK = frozenset({"restore", "replay", "reset"})
+_GO_BACK = frozenset({"restore", "resume", "bring", "replay", "reset"})
 _ANSWERED_AT_ONCE = frozenset({"status", "config", "subscribe", "checkpoint"})
 
 
@@ -123,10 +123,8 @@ class Commands:
                 self._check_restore(request, **args)
                 answer["leave"] = self._leave(request, partial(self._restore, **args))
             elif command == "resume":
-                target = self._session.portable.resume_target()
-                answer["leave"] = self._leave(
-                    request, partial(self._restore, checkpoint=target.id, only="process")
-                )
+                self._session.portable.resume_target()
+                answer["leave"] = self._leave(request, self._resume)
             elif command == "bring":
                 answer["result"] = await self._bring(request, **args)
             elif command == "replay" and not args.get("dry_run"):
@@ -216,6 +214,10 @@ class Commands:
         if compensate:
             await self._session.compensations.run(target, request)
         result = await restores.restore(target, only, force=True, request=request)
+        return {"text": result["text"] + "\n"}
+
+    async def _resume(self, request: Request) -> Answer:
+        result = await self._session.portable.resume(request, force=True)
         return {"text": result["text"] + "\n"}
 
     async def _trial(self, request: Request | None, comment: str) -> dict[str, Any]:
@@ -410,8 +412,12 @@ class Commands:
             session.router.release("restore")
 
     async def do_resume(self, force: bool = False) -> dict[str, Any]:
-        target = self._session.portable.resume_target()
-        return await self.do_restore(target.id, only="process", force=force)
+        router = self._session.router
+        router.hold("restore")
+        try:
+            return await self._session.portable.resume(None, force=force)
+        finally:
+            router.release("restore")
 
     async def do_bring(self, checkpoint: Spec, names: list[str]) -> dict[str, Any]:
         router = self._session.router

@@ -29,6 +29,12 @@ class Supervisor(Configurable):
     durability_interval = Float(
         5.0, min=0.0, help="Seconds between two automatic ones that are written."
     ).tag(config=True, live=True)
+    durability_at_end = Float(
+        3.0,
+        min=0.0,
+        help="Seconds that the end of the kernel waits for what is being written. A server kills "
+        "a kernel that takes longer than five (KernelManager.shutdown_wait_time).",
+    ).tag(config=True)
     resume = Enum(
         ("ask", "auto"),
         "ask",

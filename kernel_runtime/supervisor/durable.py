@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _QUIET_S: Final = 0.5
 """Seconds without a cell that policy ``idle`` waits for."""
 
-_LAST_S: Final = 3.0
-"""Seconds that the end of the kernel waits for what is being written; a server allows five."""
+_LOOK_S: Final = 0.1
+"""Seconds between two looks whether cells have paused."""
 
 _TRIES: Final = 3
 """A restore in between can end the process that is written; then it is tried again."""
@@ -58,6 +58,7 @@ class Durability:
         self._task: asyncio.Task[None] | None = None
         self._waiting: dict[str, asyncio.Future[Capture]] = {}
         self._stopping = False
+        self._hurry = asyncio.Event()
         self._engine: DillEngine | None = None
         self.problem = ""
         self.scratch = Scratch(session)
@@ -95,6 +96,7 @@ class Durability:
         self._go_on()
 
     def _go_on(self) -> None:
+        self._hurry.set()
         if self._task is None or self._task.done():
             self._task = self._session.background(self._rounds())
 
@@ -106,6 +108,7 @@ class Durability:
         """Wait until one is due; return its id, or None if there is none."""
         config = self._session.config
         while not self._stopping:
+            self._hurry.clear()
             if self._asked:
                 return self._asked.popleft()
             if self._newest is None:
@@ -114,7 +117,8 @@ class Durability:
             if due <= 0 and (config.durability == "every" or await self._is_quiet()):
                 id, self._newest = self._newest, None
                 return id
-            await asyncio.sleep(min(max(due, 0.05), 0.5))
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), max(due, _LOOK_S))
         return None
 
     async def _is_quiet(self) -> bool:
@@ -294,8 +298,9 @@ class Durability:
         task = self._task
         if task is not None and not task.done():
             self._last = 0.0
+            self._hurry.set()
             with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError):
-                await asyncio.wait_for(asyncio.shield(task), _LAST_S)
+                await asyncio.wait_for(asyncio.shield(task), self._session.config.durability_at_end)
         self._stopping = True
         if task is not None and not task.done():
             task.cancel()

@@ -99,6 +99,20 @@ class Portable:
             )
         return found
 
+    async def resume(self, request: Request | None, *, force: bool) -> dict[str, Any]:
+        """Go on from the newest such state; files stay as they are.
+
+        Raises what a restore raises, and UnknownCheckpoint.
+        """
+        return await self._go_on(self.resume_target(), request, force)
+
+    async def _go_on(
+        self, target: Checkpoint, request: Request | None, force: bool
+    ) -> dict[str, Any]:
+        return await self._session.restores.restore(
+            target, "process", force=force, request=request, resumes=True
+        )
+
     async def at_start(self) -> None:
         """Resume, or say what can be resumed. Never raises."""
         session = self._session
@@ -116,7 +130,7 @@ class Portable:
                 )
             return
         try:
-            result = await session.restores.restore(target, "process", force=True, request=None)
+            result = await self._go_on(target, None, True)
         except (RestoreRefused, RestoreFailed) as error:
             session.router.say_next(f"The last session could not be resumed: {error}")
         else:

@@ -67,6 +67,7 @@ class Plan:
     namespace: dict[str, Any] | None = None
     """The manifest of the portable copy, where there is no frozen process any more."""
     warnings: list[str] = field(default_factory=list)
+    resumes: bool = False
     lost: set[str] = field(default_factory=set)
     """Variables that the target had and the restore did not bring."""
     tell_s: float = _TELL_S
@@ -185,10 +186,11 @@ class Restorer:
         force: bool,
         request: Request | None,
         tell_s: float = _TELL_S,
+        resumes: bool = False,
     ) -> dict[str, Any]:
         """Restore; return the restore result. request: the cell that asks for it, if one does.
 
-        tell_s: seconds that the result waits for what changed in the environment.
+        resumes: memory alone, and the session goes on from target. tell_s: seconds that the result waits for what changed in the environment.
 
         Raises RestoreRefused (nothing was done) or RestoreFailed (the session is back in the state
         before). The caller holds the queue.
@@ -198,7 +200,7 @@ class Restorer:
             started = time.perf_counter()
             session.environment.make_room()
             plan = await self.plan(target, only)
-            plan.tell_s = tell_s
+            plan.tell_s, plan.resumes = tell_s, resumes
             session.events.publish("restore_started", checkpoint=session.timeline.record(target))
             try:
                 await self.make_idle(force, request)
@@ -284,7 +286,8 @@ class Restorer:
             session.reconcile_comms(executor, request)
         if done is not None and done.kept_aside_id is not None:
             self._keep_aside(safety, done)
-        session.timeline.move_head(plan.target.id if only is None else safety.checkpoint.id)
+        whole = only is None or plan.resumes
+        session.timeline.move_head(plan.target.id if whole else safety.checkpoint.id)
         session.persistence.save_state(session.timeline)
         before = safety.checkpoint.variables if plan.brings_process else None
         result = self._result(plan, safety, done, before)
@@ -327,7 +330,7 @@ class Restorer:
             if note.kind == shared_memory.KIND
         ]
         capture = plan.target.capture("process")
-        if plan.frozen is not None and capture is not None:
+        if plan.brings_process and capture is not None:
             named = {subject for _, subject, _ in notes}
             result["warnings"] += [
                 f"not brought back: {n.kind}: {n.subject}{f': {n.detail}' if n.detail else ''}"
@@ -521,7 +524,7 @@ class Restorer:
         changes = _changes(plan.files) if plan.files is not None and done is not None else []
         left = (
             session.cells.left_behind(plan.target, safety.checkpoint if safety else None)
-            if plan.frozen is not None
+            if plan.brings_process
             else []
         )
         return {

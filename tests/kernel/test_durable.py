@@ -108,10 +108,13 @@ def test_resume_leaves_files_alone(
 def test_shutdown_writes_what_is_not_written_yet(
     start_notebook: Callable[..., Any], document: dict[str, Any]
 ) -> None:
-    first = start_notebook("--Supervisor.durability_interval=600", **document)
+    first = start_notebook(
+        "--Supervisor.durability_interval=600", "--Supervisor.durability_at_end=60", **document
+    )
     first.run("early = 1")
     first.run("late = 2")
     first.head()
+    first.manager.shutdown_wait_time = 60.0
     first.manager.shutdown_kernel()
     second = start_notebook(**document)
     second.run("%timetravel resume")
@@ -161,7 +164,7 @@ def test_single_variables_into_the_present(
     notebook.run("%restore --undo")
     assert notebook.run("rows, other").result == "([1, 2, 3], 'new')"
     assert "no variable 'nothing'" in notebook.run("%restore 1 --vars nothing", ok=False).error
-    reply = notebook.run("%restore 1 --vars x --undo", ok=False).reply
+    reply = notebook.run("%restore 1 --vars x --only files", ok=False).reply
     assert reply["ename"] == "UsageError" and "--vars goes with" in reply["evalue"]
     brought = notebook.command("bring", checkpoint=1, names=["other"])
     assert brought["names"] == ["other"] and notebook.run("other").result == "'old'"
