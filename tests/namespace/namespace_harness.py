@@ -1,7 +1,7 @@
 """A session in one interpreter, dumped into a directory, and loaded by another one.
 
-``python namespace_harness.py dump|load DIRECTORY`` reads the request as JSON from its input and prints the
-result as the last line. Cells run in ``__main__``, as a kernel's do.
+``python namespace_harness.py dump|load DIRECTORY`` reads the request as JSON from its input and
+prints the result as the last line. Cells run in ``__main__``, as a kernel's do.
 """
 
 from __future__ import annotations
@@ -130,9 +130,10 @@ class ShellCells:
     """Runs cells in a real IPython shell."""
 
     def __init__(self) -> None:
-        import __main__
         from IPython.core.interactiveshell import InteractiveShell
         from traitlets.config import Config
+
+        import __main__
 
         config = Config()
         config.HistoryManager.enabled = False

@@ -1,4 +1,4 @@
-"""IPython's own names in the user's namespace: which are the user's, and how the rest comes back."""
+"""IPython's names in the user's namespace: which are the user's, and how the rest comes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from kernel_runtime.executor.namespace.session import SessionState
 _PYTHONS: Final = frozenset(
     {
         *("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__"),
-        *("__builtin__", "__file__", "__cached__", "__warningregistry__", "__conditional_annotations__"),
+        *(
+            "__builtin__",
+            "__file__",
+            "__cached__",
+            "__warningregistry__",
+            "__conditional_annotations__",
+        ),
     }
 )
 _OWN: Final = frozenset({"In", "Out", "_ih", "_oh", "_dh", "_i", "_ii", "_iii", "get_ipython"})
@@ -27,13 +33,13 @@ def split(session: SessionState, keeper: Any) -> tuple[list[tuple[str, Any]], di
     outputs: list[str] = []
     inputs: list[str] = []
     for name, value in list(session.namespace.items()):
-        if type(name) is not str or name in _PYTHONS or name == "__annotations__" and not value:
+        if type(name) is not str or name in _PYTHONS or (name == "__annotations__" and not value):
             continue
         is_hidden = name in session.hidden and session.hidden[name] is value
         output = _OUTPUT.match(name)
         if name in _OWN and (is_hidden or session.shell is not None or name in session.hidden):
             continue
-        if name in _LAST and (id(value) in numbers or value == "" and type(value) is str):
+        if name in _LAST and (id(value) in numbers or (value == "" and type(value) is str)):
             if id(value) in numbers:
                 last[name] = numbers[id(value)]
         elif output and session.outputs.get(int(output[1]), keeper) is value:
@@ -58,7 +64,7 @@ def put_inputs(session: SessionState, inputs: list[str], names: list[str]) -> No
         number = int(name[2:])
         if number < len(inputs):
             session.namespace[name] = inputs[number]
-    recent = [*inputs[1:]][::-1][:3] + ["", "", ""]
+    recent = [*inputs[:0:-1][:3], "", "", ""]
     history = getattr(session.shell, "history_manager", None)
     if history is None:
         return

@@ -47,7 +47,13 @@ _SHELL_PARTS: Final = (
 )
 _VALUES: Final = frozenset(
     {
-        *("builtins.NoneType", "builtins.bool", "builtins.int", "builtins.float", "builtins.complex"),
+        *(
+            "builtins.NoneType",
+            "builtins.bool",
+            "builtins.int",
+            "builtins.float",
+            "builtins.complex",
+        ),
         *("builtins.tuple", "builtins.frozenset", "builtins.range", "builtins.slice"),
         *("builtins.code", "builtins.builtin_function_or_method", "builtins.method"),
         *("builtins.method_descriptor", "builtins.wrapper_descriptor", "builtins.method-wrapper"),
@@ -103,6 +109,8 @@ class Keeper:
         modules = [(n, m) for n, m in sys.modules.items() if isinstance(m, types.ModuleType)]
         for name, module in modules:
             names = module.__dict__
+            if name != "__main__" and names.get("__spec__") is None and name != "builtins":
+                continue  # nothing can import it: a reducer knows what to do
             known.setdefault(id(module), ("m", name))
             known.setdefault(id(names), ("d", name))
             if name == "__main__":
@@ -137,7 +145,7 @@ class Keeper:
         key = self._class_keys.get(id(cls))
         if key is None:
             key = ""
-            # One of C's own that no name leads to is not the session's: it fails where it is written.
+            # One of C's own that no name leads to is not the session's: it fails where it is met.
             flags = type.__dict__["__flags__"].__get__(cls)
             is_c = not flags & _HEAP_TYPE or flags & _IMMUTABLE_TYPE
             if not is_c and self.found(cls) is None:
@@ -383,9 +391,7 @@ class _Recorder:
         self.result: tuple[Any, ...] | None = None
         self.memo: dict[int, Any] = {}
 
-    def save_reduce(
-        self, func: Any, args: Any, *state: Any, obj: Any = None, **more: Any
-    ) -> None:
+    def save_reduce(self, func: Any, args: Any, *state: Any, obj: Any = None, **more: Any) -> None:
         if self.result is not None:
             raise ValueError("more than one object")
         names = ("state", "listitems", "dictitems", "state_setter")
