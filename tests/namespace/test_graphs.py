@@ -73,11 +73,11 @@ def describe():
         elif type(value) is Slots:
             parts = [(k, see(getattr(value, k))) for k in "abc" if hasattr(value, k)]
         elif isinstance(value, type):
-            parts = [value.__name__]
-            parts += [(k, see(getattr(value, k))) for k in sorted(vars(value)) if k[0] == "x"]
+            names = sorted(name for name in vars(value) if name[0] == "x")
+            parts = [value.__name__] + [(k, see(getattr(value, k))) for k in names]
         elif kind == "ndarray": parts = [see(value.base), value.tolist()]
-        elif kind == "function": parts = [see(value.__closure__[0]), see(value.put.__closure__[0])]
-        else: parts = [see(value.cell_contents)]
+        elif kind == "cell": parts = [see(value.cell_contents)]
+        else: parts = [see(value.__closure__[0]), see(value.put.__closure__[0])]
         told.append((kind, parts))
     return json.dumps(told)
 print(describe())

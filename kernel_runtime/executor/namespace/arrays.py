@@ -159,13 +159,29 @@ def make_exported(
     return np.ndarray.__new__(kind, shape, dtype, exporter, offset, strides)
 
 
+@reducer("numpy.dtype", once=False)
+def reduce_dtype(dtype: Any, context: Any) -> Any:
+    """numpy has one object for each plain type; its pickles make others."""
+    if sys.modules["numpy"].dtype(dtype.str) is not dtype:
+        return NotImplemented
+    return make_dtype, (dtype.str,)
+
+
+def make_dtype(name: str) -> Any:
+    """The one object for a plain type."""
+    return sys.modules["numpy"].dtype(name)
+
+
 @reducer("numpy.memmap", "numpy.core.memmap.memmap", once=False)
 def reduce_memmap(arr: Any, context: Any) -> Any:
     """A mapped file by its path: what is in it is the file's own."""
     ndarray = sys.modules["numpy"].ndarray
     owner = _memory_owner(arr, ndarray)
     if owner is not arr:
-        return reduce_array(arr, context)
+        found = _reduce_view(arr, owner, context)
+        if found is None:
+            return _reduce_memory(ndarray.view(arr, ndarray), context)
+        return found[0], found[1], (arr.flags.writeable, owner), None, None, set_mapped
     if arr.filename is None or arr.mode == "c" or not _is_raw(arr.dtype):
         context.notice("was mapped from a file; comes back as an array in memory")
         return _reduce_memory(ndarray.view(arr, ndarray), context)
@@ -178,6 +194,13 @@ def reduce_memmap(arr: Any, context: Any) -> Any:
 def make_memmap(path: str, dtype: Any, mode: str, offset: int, shape: Any, order: str) -> Any:
     """Map a file again."""
     return sys.modules["numpy"].memmap(path, dtype, mode, offset, shape, order)
+
+
+def set_mapped(arr: Any, state: tuple[bool, Any]) -> None:
+    """A view of a mapped file knows which, as its owner does."""
+    is_writeable, owner = state
+    arr.__array_finalize__(owner)
+    arr.flags.writeable = is_writeable
 
 
 # -- memoryview -----------------------------------------------------------------------------

@@ -269,7 +269,8 @@ def _enum_parts(cls: type, members: dict[str, Any]) -> tuple[Any, list[Any]]:
     by_value: dict[Any, Any] = members["_value2member_map_"]
     named = {id(member) for member in by_name.values()}
     base = members.get("_member_type_", object)
-    bare, seen, values = [], {}, []
+    seen: dict[int, str] = {}
+    bare, values = [], []
     for name, member in by_name.items():
         alias_of = seen.setdefault(id(member), name)
         bare.append((name, alias_of, _new_arguments(member, base)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 import sys
 import threading
-from collections.abc import Callable
+import types
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from kernel_runtime.executor.namespace import (
     main_thread,
     own_modules,
     places,
+    registry,
     settings,
     sources,
     units,
@@ -201,7 +202,7 @@ class _Dump:
 
     def _alone(self, number: int, root: Root) -> None:
         recording = Recording(min(_ONE_RECORDING, _ALL_RECORDINGS - self.recorded))
-        pickler = UnitPickler(self.keeper, recording, {root.key} - {None}, number, root.notices)
+        pickler = UnitPickler(self.keeper, recording, dict(root.classes), number, root.notices)
         try:
             self._pickle(pickler, (root.classes, tuple(root.values), Placements()))
         except _Failed as failed:
@@ -337,11 +338,10 @@ def _is_atom(value: Any) -> bool:
 
 
 def _is_definition(pair: tuple[str, Any]) -> bool:
-    return type(pair[1]) is type(_is_definition) or issubclass(type(pair[1]), type)
+    return issubclass(type(pair[1]), (type, types.FunctionType))
 
 
 def _is_well_known(kind: type) -> bool:
-    if kind is type(_is_definition) or issubclass(kind, type(_is_definition.__code__)):
+    if kind is types.FunctionType:
         return False
-    module: Callable[[type], Any] = type.__dict__["__module__"].__get__
-    return str(module(kind)).split(".")[0] in _WELL_KNOWN
+    return registry.name_of(kind).split(".")[0] in _WELL_KNOWN

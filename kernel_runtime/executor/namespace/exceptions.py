@@ -1,4 +1,4 @@
-"""Exceptions: their own pickles call ``__init__`` with ``args``, which may not be what it takes."""
+"""Exceptions: their pickles call ``__init__`` with ``args``, which need not be what that takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reduce_exception(error: BaseException, context: Any) -> Any:
 def make_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
     """Rebuild an exception as its base in the interpreter does, past the ``__init__`` of others."""
     error = kind.__new__(kind, *arguments)
-    base = next(c for c in kind.__mro__ if c.__module__ == "builtins" and _is_builtin(c))
+    base: Any = next(c for c in kind.__mro__ if c.__module__ == "builtins" and _is_builtin(c))
     base.__init__(error, *arguments)
     error.args = arguments if not isinstance(error, OSError) else error.args
     return error

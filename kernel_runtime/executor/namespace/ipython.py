@@ -1,4 +1,4 @@
-"""IPython's own names in the user's namespace: which are the user's; how the rest comes back."""
+"""IPython's names in the user's namespace: which are the user's, and how the rest comes back."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pickle
 from collections.abc import Collection
@@ -45,11 +46,17 @@ def load(
     settings and outputs stay as they are. Names that the manifest does not have are lost.
     """
     loading = _Load(manifest, source, session)
-    if names is None:
-        loading.everything()
-    else:
-        loading.some(names)
-    code.finish_classes()
+    was_enabled = gc.isenabled()
+    gc.disable()  # a million new objects would be looked at again and again
+    try:
+        if names is None:
+            loading.everything()
+        else:
+            loading.some(names)
+        code.finish_classes()
+    finally:
+        if was_enabled:
+            gc.enable()
     return loading.loaded
 
 
@@ -113,6 +120,9 @@ class _Load:
         self.session.execution_count = state["execution_count"]
         code.finish_classes()
         self._apply(list(self.settings))
+        for name in state["order"]:
+            if name in self.session.namespace:
+                self.session.namespace[name] = self.session.namespace.pop(name)
 
     def some(self, names: Collection[str]) -> None:
         """These variables only."""
@@ -149,7 +159,7 @@ class _Load:
                 self._read(unit)
             except code.OtherPython as error:
                 reason = str(error)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reason = f"it cannot be loaded: {type(error).__name__}: {error}"
         if reason is not None:
             self._failed[number] = reason

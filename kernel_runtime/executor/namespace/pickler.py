@@ -109,6 +109,8 @@ class Keeper:
         modules = [(n, m) for n, m in sys.modules.items() if isinstance(m, types.ModuleType)]
         for name, module in modules:
             names = module.__dict__
+            if name != "__main__" and names.get("__spec__") is None and name != "builtins":
+                continue  # nothing can import it: a reducer knows what to do
             known.setdefault(id(module), ("m", name))
             known.setdefault(id(names), ("d", name))
             if name == "__main__":
@@ -143,7 +145,7 @@ class Keeper:
         key = self._class_keys.get(id(cls))
         if key is None:
             key = ""
-            # One of C's own that no name leads to is not the session's: it fails at its place.
+            # One of C's own that no name leads to is not the session's: it fails where it is met.
             flags = type.__dict__["__flags__"].__get__(cls)
             is_c = not flags & _HEAP_TYPE or flags & _IMMUTABLE_TYPE
             if not is_c and self.found(cls) is None:

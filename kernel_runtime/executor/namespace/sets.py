@@ -70,7 +70,7 @@ def _is_same(found: set[Any], items: list[Any]) -> bool:
 
 
 def _table(found: set[Any]) -> list[Any] | None:
-    """What lies in each slot of the table; None in an empty one, the set in a deleted one."""
+    """What lies in each slot: None in an empty one, the set itself where an item was deleted."""
     fill, used, mask, table = (ctypes.c_ssize_t * 4).from_address(id(found) + 16)
     size = mask + 1
     inside = id(found) + 16 + 4 * 8 + 2 * 8

@@ -11,7 +11,9 @@ from kernel_runtime.executor.namespace.registry import reducer
 
 def _is_found(obj: Any) -> bool:
     module = getattr(obj, "__module__", None)
-    return module != "__main__" and getattr(sys.modules.get(module), obj.__name__, None) is obj
+    if type(module) is not str or module == "__main__":
+        return False
+    return getattr(sys.modules.get(module), obj.__name__, None) is obj
 
 
 @reducer("typing.TypeVar", "typing.ParamSpec", "typing.TypeVarTuple", once=False)

@@ -115,7 +115,7 @@ def _circles(edges: Mapping[int, Iterable[int]]) -> list[list[int]]:
                 if walk:
                     low[walk[-1][0]] = min(low[walk[-1][0]], low[node])
                 if low[node] == index[node]:
-                    circle = []
+                    circle: list[int] = []
                     while not circle or circle[-1] != node:
                         circle.append(stack.pop())
                         on_stack.discard(circle[-1])
