@@ -211,6 +211,22 @@ class NamespaceStore:
         """Bytes on the disk that these blobs take; what is not there takes none."""
         return self._blobs.room(map(_checked, set(digests)))
 
+    def charges(self, order: Iterable[tuple[str, str]]) -> dict[str, int]:
+        """Bytes on the disk that each checkpoint adds to those before it in this order.
+
+        order: checkpoint ids with their manifests, as ``retention.charging_order`` has them. What
+        cannot be read adds nothing.
+        """
+        known: set[str] = set()
+        found = {}
+        for id, manifest in order:
+            needed = {manifest}
+            with contextlib.suppress(StoreError):
+                needed |= self.needs(manifest)
+            found[id] = self.bytes_of(needed - known)
+            known |= needed
+        return found
+
     def blobs(self) -> Iterator[str]:
         """The digests of all blobs and manifests that there are."""
         return self._blobs.blobs()
