@@ -83,6 +83,7 @@ class BlobStore(Shelf):
             with self._locked(exclusive=False, name=name):
                 pass
         self._lock = threading.Lock()
+        self._flushing = threading.Lock()
         self._own = threading.local()
         self._serial = 0
         self._made: set[str] = set()
@@ -172,23 +173,23 @@ class BlobStore(Shelf):
 
         Must be called, and succeed, before a record that names these blobs is committed.
         """
-        with self._lock:
-            pending, self._unsynced = self._unsynced, []
-        if not pending:
-            return
-        try:
-            if len(pending) > _FSYNC_ONE_BY_ONE:
-                self._sync_all()
-            else:
-                for name in pending:
-                    _sync_if_there(name)
-                for parent in {os.path.dirname(name) for name in pending}:
-                    _sync_if_there(parent)
-                sync(self.path / "blobs")  # new folders in it
-        except OSError:
+        # One at a time: what another thread is syncing now may be what the caller needs.
+        with self._flushing:
             with self._lock:
-                self._unsynced = pending + self._unsynced
-            raise
+                pending, self._unsynced = self._unsynced, []
+            try:
+                if len(pending) > _FSYNC_ONE_BY_ONE:
+                    self._sync_all()
+                elif pending:
+                    for name in pending:
+                        _sync_if_there(name)
+                    for parent in {os.path.dirname(name) for name in pending}:
+                        _sync_if_there(parent)
+                    sync(self.path / "blobs")  # new folders in it
+            except OSError:
+                with self._lock:
+                    self._unsynced = pending + self._unsynced
+                raise
 
     # -- reading ------------------------------------------------------------------------------
 

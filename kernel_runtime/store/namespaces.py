@@ -27,8 +27,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from kernel_runtime.store.blobs import BlobDamaged, BlobMissing, BlobStore, Digest, SweepResult
+from kernel_runtime.store.blobs import BlobStore, SweepResult
 from kernel_runtime.store.coding import LARGEST, Compressed
+from kernel_runtime.store.digests import BlobDamaged, BlobMissing, BlobNotStored, Digest
 from kernel_runtime.store.errors import StoreError, refused
 from kernel_runtime.store.keys import Keys, NotTrusted, signer
 
@@ -78,8 +79,8 @@ class NamespaceStore:
         """Around one dump until its manifest's digest is committed. Several may be open.
 
         What is put, or found to be there, meanwhile is not swept, by any process. It ends with
-        the process, however that ends. If it ends with an error, the room that it took is given
-        back. Raises StoreError.
+        the process, however that ends. If the store itself was full or failed, the room that it
+        took is given back; a commit that failed may have happened all the same. Raises StoreError.
         """
         name = f"{os.getpid()}-{id(self):x}-{next(_serials)}"
         try:
@@ -91,10 +92,12 @@ class NamespaceStore:
         with self._lock:
             self._writers += 1
             self._blobs.touched_ns = max(self._blobs.touched_ns, begun_ns)
-        failed = True
+        failed = False
         try:
             yield
-            failed = False
+        except BlobNotStored:
+            failed = True
+            raise
         finally:
             with self._lock:
                 self._writers -= 1
