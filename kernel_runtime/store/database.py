@@ -120,6 +120,7 @@ class Store:
         self._connection = connection
         self._keys = keys
         self._doubtful: set[str] = set()
+        self._is_uncertain = False
         self._syncs_by_itself = syncs_by_itself
         self._lock = threading.RLock()
         self._timelines: set[str] = set()
@@ -360,6 +361,11 @@ class Store:
             reserve.used_for(self.directory, self._settle)
 
     def _settle(self) -> None:
+        if self._is_uncertain:
+            # What a failed commit left in the log could come to life when that is read anew.
+            # The next commit is written over it.
+            with self._transaction():
+                self._connection.execute("UPDATE timelines SET next_number = next_number")
         try:
             # SQLite holds no lock on this file that closing it here would drop.
             with suppress(FileNotFoundError):
@@ -460,7 +466,9 @@ class Store:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield
+                    self._is_uncertain = True
                     self._connection.execute("COMMIT")
+                    self._is_uncertain = False
                 except BaseException:
                     # SQLite rolls back by itself after some errors (a full disk): the first error
                     # must not be hidden by a second.

@@ -27,8 +27,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from kernel_runtime.store.blobs import BlobDamaged, BlobMissing, BlobStore, Digest, SweepResult
+from kernel_runtime.store.blobs import BlobStore, SweepResult
 from kernel_runtime.store.coding import LARGEST, Compressed
+from kernel_runtime.store.digests import BlobDamaged, BlobMissing, BlobNotStored, Digest
 from kernel_runtime.store.errors import StoreError, refused
 from kernel_runtime.store.keys import Keys, NotTrusted, signer
 
@@ -83,8 +84,8 @@ class NamespaceStore:
         """Around one dump until its manifest's digest is committed. Several may be open.
 
         What is put, or found to be there, meanwhile is not swept, by any process. It ends with
-        the process, however that ends. If it ends with an error, the room that it took is given
-        back. Raises StoreError.
+        the process, however that ends. If the store itself was full or failed, the room that it
+        took is given back; a commit that failed may have happened all the same. Raises StoreError.
         """
         name = f"{os.getpid()}-{id(self):x}-{next(_serials)}"
         try:
@@ -96,10 +97,12 @@ class NamespaceStore:
         with self._lock:
             self._writers += 1
             self._blobs.touched_ns = max(self._blobs.touched_ns, begun_ns)
-        failed = True
+        failed = False
         try:
             yield
-            failed = False
+        except BlobNotStored:
+            failed = True
+            raise
         finally:
             with self._lock:
                 self._writers -= 1
@@ -215,6 +218,22 @@ class NamespaceStore:
     def bytes_of(self, digests: Iterable[str]) -> int:
         """Bytes on the disk that these blobs take; what is not there takes none."""
         return self._blobs.room(map(_checked, set(digests)))
+
+    def charges(self, order: Iterable[tuple[str, str]]) -> dict[str, int]:
+        """Bytes on the disk that each checkpoint adds to those before it in this order.
+
+        order: checkpoint ids with their manifests, as ``retention.charging_order`` has them. What
+        cannot be read adds nothing.
+        """
+        known: set[str] = set()
+        found = {}
+        for id, manifest in order:
+            needed = {manifest}
+            with contextlib.suppress(StoreError):
+                needed |= self.needs(manifest)
+            found[id] = self.bytes_of(needed - known)
+            known |= needed
+        return found
 
     def blobs(self) -> Iterator[str]:
         """The digests of all blobs and manifests that there are."""
