@@ -190,7 +190,8 @@ class Restorer:
     ) -> dict[str, Any]:
         """Restore; return the restore result. request: the cell that asks for it, if one does.
 
-        resumes: memory alone, and the session goes on from target. tell_s: seconds that the result waits for what changed in the environment.
+        tell_s: seconds that the result waits for what changed in the environment. resumes: memory
+        alone, and the session goes on from target.
 
         Raises RestoreRefused (nothing was done) or RestoreFailed (the session is back in the state
         before). The caller holds the queue.
