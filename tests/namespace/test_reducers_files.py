@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from namespace_harness import Dumped, dump, load
+
 from tests.conftest import ROOT
-from tests.namespace.namespace_harness import Dumped, dump, load
 
 
 def test_case_07_files_keep_their_content_and_their_positions(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def _open():
     return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
 from kernel_runtime.executor.namespace.dumping import dump
 from kernel_runtime.executor.namespace.session import SessionState
-from tests.namespace.namespace_harness import DirectoryStore
+from namespace_harness import DirectoryStore
 
 out = open("out.txt", "w"); out.write("on the disk\\n"); out.flush(); out.write("pending\\n")
 rd = open("out.txt"); rd.read(3)
