@@ -118,7 +118,7 @@ def _open():
     return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
 from kernel_runtime.executor.namespace.dumping import dump
 from kernel_runtime.executor.namespace.session import SessionState
-from namespace_harness import DirectoryStore
+from tests.namespace.namespace_harness import DirectoryStore
 
 out = open("out.txt", "w"); out.write("on the disk\\n"); out.flush(); out.write("pending\\n")
 rd = open("out.txt"); rd.read(3)
