@@ -13,7 +13,14 @@ from importlib.metadata import version
 from typing import Protocol
 
 from jupyter_timetravel import doctor, install
-from jupyter_timetravel.offline import differences, listing, pruning, restoring, sessions
+from jupyter_timetravel.offline import (
+    differences,
+    listing,
+    pruning,
+    restoring,
+    sessions,
+    usage,
+)
 from kernel_runtime.errors import TimeTravelError
 
 
@@ -33,6 +40,7 @@ COMMANDS: Mapping[str, Command] = {
     "install": install,
     "doctor": doctor,
     "sessions": sessions,
+    "du": usage,
     "list": listing,
     "diff": differences,
     "restore": restoring,

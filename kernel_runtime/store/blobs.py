@@ -16,9 +16,8 @@ and `write_into` hash what they read. A name that exists **must** not be taken f
 exists: `put` compares, so writing damaged content again heals it. Left-over files in tmp/
 **should** be removed, and are, a day later.
 
-Blobs are stored as given, not compressed: reflinked chunks share blocks with the user's files,
-which compressed ones cannot, and the standard library of Python 3.10 to 3.13 has only zlib
-(some 60 MB/s, where the disk takes hundreds).
+The workspace's blobs are stored as given: reflinked chunks share blocks with the user's files,
+which compressed ones cannot. Other users of this class give a codec (``coding``).
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kernel_runtime.store.coding import Codec, Plain
 from kernel_runtime.store.digests import (
     BlobDamaged,
     BlobError,
@@ -81,11 +81,17 @@ class SweepResult:
 class BlobStore:
     """One store directory. Several processes may use it at once; methods are thread safe."""
 
-    def __init__(self, path: Path) -> None:
-        """Create what is missing below path. Raises OSError if that is not possible."""
+    def __init__(self, path: Path, codec: Codec | None = None) -> None:
+        """Create what is missing below path. Raises OSError if that is not possible.
+
+        codec: how blobs are written into their files; always the same for one path.
+        """
         self.path = path
+        self._codec = codec or Plain()
         for part in (path, *(path / name for name in _PARTS)):
-            part.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not part.is_dir():
+                part.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _fsync(str(part.parent))
         self._lock = threading.Lock()
         self._own = threading.local()
         self._serial = 0
@@ -94,6 +100,8 @@ class BlobStore:
         self._known_good: dict[str, tuple[int, int, int]] = {}
         self.put_bytes = 0
         """Bytes added by this object since it was made; what existed already is not counted."""
+        self.touched_ns = 0
+        """What is put or touched is marked as wanted at this time at least; see ``sweep``."""
         self._remove_stale()
 
     # -- writing ------------------------------------------------------------------------------
@@ -107,12 +115,29 @@ class BlobStore:
         """
         digest = digest_of(data)
         target = self._file(digest)
-        if self._matches(digest, target, data):
-            os.utime(target)  # a sweep that is under way sees that it is wanted again
-        else:
+        if not self._matches(digest, target, data):
             self._write(digest, target, data, clone)
+        self._mark(target)
         self._remember(digest, target)
         return digest
+
+    def touch(self, digest: Digest) -> bool:
+        """Whether a good blob is there; from now on it is as wanted as one just put.
+
+        Reads one that this object has not seen before.
+        """
+        target = self._file(digest)
+        try:
+            with self._locked(exclusive=False):
+                known = self._is_known(digest, os.stat(target))
+                self._mark(target)
+            if not known:
+                self.get(digest)
+                self._will_sync(target)
+            self._remember(digest, target)
+        except (OSError, BlobError):
+            return False
+        return True
 
     def scratch_clone(self, fd: int) -> int | None:
         """A nameless file of our own that shares all blocks with fd, or None if refused."""
@@ -144,14 +169,12 @@ class BlobStore:
         except OSError:
             os.unlink(target)
         else:
-            with self._lock:
-                self._unsynced.append(target)
+            self._will_sync(target)
             return "clone"
         finally:
             os.close(fd)
         os.link(name, target, src_dir_fd=dir_fd, follow_symlinks=False)
-        with self._lock:
-            self._unsynced.append(os.path.dirname(target))  # the file itself is the user's
+        self._will_sync(os.path.dirname(target))  # the file itself is the user's
         return "link"
 
     def held_path(self, token: Digest) -> Path:
@@ -187,9 +210,13 @@ class BlobStore:
         """The bytes of a blob, verified. Raises BlobMissing or BlobDamaged."""
         try:
             with open(self._file(digest), "rb") as file:
-                data = file.read()
+                stored = file.read()
         except OSError as cause:
             raise BlobMissing(digest, cause.strerror or "read error") from cause
+        try:
+            data = self._codec.decode(stored)
+        except ValueError as cause:
+            raise BlobDamaged(digest) from cause
         if digest_of(data) != digest:
             raise BlobDamaged(digest)
         return data
@@ -209,12 +236,20 @@ class BlobStore:
         return len(data)
 
     def has(self, digest: Digest, size: int | None = None) -> bool:
-        """Whether a blob is there and, if size is given, as long as it should be."""
+        """Whether a blob is there and, if size is given, as long as it should be (plain ones)."""
         try:
             found = os.stat(self._file(digest)).st_size
         except OSError:
             return False
-        return size is None or found == size
+        return size is None or not self._codec.is_plain or found == size
+
+    def room(self, digests: Iterable[Digest]) -> int:
+        """Bytes on the disk of these blobs; what is not there takes none."""
+        total = 0
+        for digest in digests:
+            with contextlib.suppress(OSError):
+                total += os.stat(self._file(digest)).st_blocks * 512
+        return total
 
     def check(self) -> Iterator[tuple[Digest, str]]:
         """Read every blob; yield those that cannot be used, each with the reason."""
@@ -260,8 +295,7 @@ class BlobStore:
         """Want this blob, and all that it names, until `unpin`. Durable after `flush`."""
         target = f"{self.path}/pins/{digest}"
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | _O_CLOEXEC, 0o600))
-        with self._lock:
-            self._unsynced.append(target)
+        self._will_sync(target)
 
     def unpin(self, digest: Digest) -> None:
         """Do not want it any more; what is not pinned is no error."""
@@ -337,11 +371,14 @@ class BlobStore:
         if not names:
             return 0, 0
         with self._locked(exclusive=True):
+            now_ns = self._now_ns()
             for name in names:
                 try:
                     found = os.lstat(name)
                     # The mtime of a held link is the user's own; its lease protects it.
                     if "/held/" not in name and found.st_mtime_ns >= before_ns:
+                        if found.st_mtime_ns > now_ns:  # the clock was wrong: for the next sweep
+                            os.utime(name)
                         continue
                     os.unlink(name)
                 except FileNotFoundError:
@@ -367,21 +404,37 @@ class BlobStore:
         finally:
             os.close(fd)
 
+    def _mark(self, target: str) -> None:
+        """A sweep that is under way sees that this blob is wanted again."""
+        os.utime(target)
+        if os.stat(target).st_mtime_ns < self.touched_ns:
+            os.utime(target, ns=(self.touched_ns, self.touched_ns))
+
+    def _will_sync(self, target: str) -> None:
+        """At the next flush. What another process has written may be in memory alone: that one
+        may have been killed before its own flush."""
+        with self._lock:
+            self._unsynced.append(target)
+
+    def _is_known(self, digest: Digest, found: os.stat_result) -> bool:
+        """Whether this is the file that was seen to be good."""
+        return self._known_good.get(digest) == (found.st_ino, found.st_size, found.st_ctime_ns)
+
     def _matches(self, digest: Digest, target: str, data: bytes | memoryview) -> bool:
         """Whether the file of this name is there with these bytes; reads it at most once."""
         try:
             found = os.stat(target)
-        except OSError:
-            return False
-        if found.st_size != len(data):
-            return False
-        if self._known_good.get(digest) == (found.st_ino, found.st_size, found.st_ctime_ns):
-            return True
-        try:
+            if self._codec.is_plain and found.st_size != len(data):
+                return False
+            if self._is_known(digest, found):
+                return True
             with open(target, "rb") as file:
-                return file.read() == data
-        except OSError:
+                if self._codec.decode(file.read()) != data:
+                    return False
+        except (OSError, ValueError):
             return False
+        self._will_sync(target)
+        return True
 
     def _remember(self, digest: Digest, target: str) -> None:
         """Note what a good blob's file looks like, so that it is not read again."""
@@ -404,10 +457,11 @@ class BlobStore:
         temporary = f"{self.path}/tmp/{os.getpid()}-{id(self):x}-{serial}"
         try:
             self._make_folder(digest)
+            stored = self._codec.encode(data)
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _O_CLOEXEC | _O_NOFOLLOW
             fd = os.open(temporary, flags, 0o600)
             try:
-                self._fill(fd, data, clone)
+                self._fill(fd, stored, clone)
             finally:
                 os.close(fd)
             os.rename(temporary, target)
@@ -417,9 +471,9 @@ class BlobStore:
             if cause.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise BlobStoreFull(self.path, len(data), _free(self.path)) from cause
             raise BlobNotStored(self.path, cause) from cause
+        self._will_sync(target)
         with self._lock:
-            self._unsynced.append(target)
-            self.put_bytes += len(data)
+            self.put_bytes += len(stored)
         added: list[Digest] | None = getattr(self._own, "added", None)
         if added is not None:
             added.append(digest)

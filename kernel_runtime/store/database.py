@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,7 +28,8 @@ from pathlib import Path
 from typing import Final
 
 from kernel_runtime.store import filesystem_type, locks, rows, schema
-from kernel_runtime.store.errors import StoreError, TimelineInUse, refused
+from kernel_runtime.store.errors import DatabaseDamaged, StoreError, TimelineInUse, refused
+from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic
 from kernel_runtime.store.paths import private_directory, private_file
 from kernel_runtime.timeline.model import (
     VOLATILE_ENGINES,
@@ -62,10 +64,11 @@ class Purged:
     captures: tuple[Capture, ...]
 
 
-def open_store(directory: Path) -> Store:
+def open_store(directory: Path, keys: Keys | None = None) -> Store:
     """Open the store in ``directory``, which is made if need be, with mode 0700.
 
-    Raises StoreError if it cannot be used, is not ours, or was written by a newer version.
+    keys: with which rows are signed (default: the user's). Raises StoreError if it cannot be used,
+    is not ours, or was written by a newer version; DatabaseDamaged.
     """
     private_directory(directory)
     private_directory(directory / "locks")
@@ -82,23 +85,30 @@ def open_store(directory: Path) -> Store:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA journal_size_limit = {16 << 20}")
         schema.prepare(connection, path)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         connection.close()
-        raise refused(path, error) from error
+        raise _failed(path, error) from error
     except BaseException:
         connection.close()
         raise
-    return Store(directory, connection, syncs_by_itself=not wal)
+    return Store(directory, connection, keys or Keys(), syncs_by_itself=not wal)
 
 
 class Store:
     """An open database. Made by ``open_store``."""
 
     def __init__(
-        self, directory: Path, connection: sqlite3.Connection, *, syncs_by_itself: bool
+        self,
+        directory: Path,
+        connection: sqlite3.Connection,
+        keys: Keys,
+        *,
+        syncs_by_itself: bool,
     ) -> None:
         self.directory = directory
         self._connection = connection
+        self._keys = keys
+        self._doubtful: set[str] = set()
         self._syncs_by_itself = syncs_by_itself
         self._lock = threading.RLock()
         self._timelines: set[str] = set()
@@ -140,7 +150,8 @@ class Store:
                         " VALUES (?, ?, ?, ?, ?)",
                         (state.id, raw_path, kernel_name, _now(), state.next_number),
                     )
-                found = rows.read_checkpoints(self._connection, state.id, self.variables)
+                found = self._checkpoints(state.id)
+                self._note_doubtful(state.id, found)
                 timeline = Timeline(*_whole(state, found))
                 for checkpoint in list(timeline):
                     captures = tuple(
@@ -148,7 +159,8 @@ class Store:
                     )
                     if captures != checkpoint.captures:
                         changed = timeline.replace(checkpoint.id, captures=captures)
-                        rows.write_captures(self._connection, changed)
+                        keys = self._keys_for(changed)
+                        rows.write_captures(self._connection, state.id, changed, keys)
             except BaseException:
                 locks.release(lock)
                 raise
@@ -183,7 +195,7 @@ class Store:
             ).fetchone()
             if row is None:
                 raise StoreError(f"The store {self.directory} has no timeline {id} any more.")
-            found = rows.read_checkpoints(self._connection, id, self.variables)
+            found = self._checkpoints(id)
             return Timeline(*_whole(TimelineState(*row), found))
 
     def forget(self, id: str) -> Purged | None:
@@ -204,7 +216,7 @@ class Store:
             return None
         try:
             with self._transaction():
-                checkpoints = rows.read_checkpoints(self._connection, id, self.variables)
+                checkpoints = self._checkpoints(id)
                 captures = [c for checkpoint in checkpoints for c in checkpoint.captures]
                 self._connection.execute("DELETE FROM timelines WHERE id = ?", (id,))
         finally:
@@ -240,14 +252,16 @@ class Store:
                 "DELETE FROM checkpoints WHERE id = ?", [(id,) for id in deleted_ids]
             )
             for checkpoint in given:
-                rows.write_checkpoint(self._connection, state.id, checkpoint)
+                keys = self._keys_for(checkpoint)
+                rows.write_checkpoint(self._connection, state.id, checkpoint, keys)
 
-    def references(self, kind: str, engine: str) -> set[str]:
-        """Every ``ref`` that some capture of that kind and engine still needs, in all timelines."""
+    def references(self, kind: str, engine: str | None = None) -> set[str]:
+        """Every ``ref`` that some capture of that kind (and engine) still needs, in all
+        timelines."""
         with self._reading():
             found = self._connection.execute(
-                "SELECT ref FROM captures WHERE kind = ? AND engine = ? AND ref IS NOT NULL"
-                " AND state IN ('ready', 'pending')",
+                "SELECT ref FROM captures WHERE kind = ?1 AND (?2 IS NULL OR engine = ?2)"
+                " AND ref IS NOT NULL AND state IN ('ready', 'pending')",
                 (kind, engine),
             )
             return {ref for (ref,) in found}
@@ -258,12 +272,67 @@ class Store:
             row = self._connection.execute(
                 "SELECT variables FROM checkpoints WHERE id = ?", (checkpoint_id,)
             ).fetchone()
-        return rows.unpack_variables(row[0]) if row else {}
+        with self._decoding():
+            return rows.unpack_variables(row[0]) if row else {}
+
+    # -- signatures -------------------------------------------------------------------------
+
+    def authenticate(self, timeline_id: str, checkpoint: Checkpoint) -> None:
+        """Return if a session of this user's has stored this checkpoint with these captures.
+
+        Must be called before a session is loaded from one of its captures. Raises NotAuthentic,
+        NotTrusted, KeyUnusable, StoreError.
+        """
+        with self._reading():
+            row = self._connection.execute(
+                "SELECT signature FROM seals WHERE checkpoint = ?", (checkpoint.id,)
+            ).fetchone()
+        self._check(timeline_id, checkpoint, row[0] if row else None)
+
+    def trust(self, timeline_id: str) -> None:
+        """Sign all checkpoints of a timeline as they are now: a person trusts what they name.
+
+        Raises StoreError, KeyUnusable, and then nothing was signed.
+        """
+        self._keys.sign("", b"")  # without a key nothing is begun
+        with self._transaction(durable=True):
+            for checkpoint in self._checkpoints(timeline_id):
+                rows.write_captures(self._connection, timeline_id, checkpoint, self._keys)
+                self._doubtful.discard(checkpoint.id)
+
+    def _check(self, timeline_id: str, checkpoint: Checkpoint, signature: str | None) -> None:
+        text = rows.signed_text(timeline_id, checkpoint)
+        self._keys.check(rows.PURPOSE, text, signature, f"Checkpoint #{checkpoint.number}")
+
+    def _note_doubtful(self, timeline_id: str, checkpoints: Iterable[Checkpoint]) -> None:
+        """Those that somebody else wrote or altered must not be signed when they are saved."""
+        seals = rows.read_seals(self._connection, timeline_id)
+        for checkpoint in checkpoints:
+            if checkpoint.has_durable_session:
+                try:
+                    seal = seals.get(checkpoint.id)
+                    self._check(timeline_id, checkpoint, seal.signature if seal else None)
+                except (NotAuthentic, KeyUnusable):
+                    self._doubtful.add(checkpoint.id)
+
+    def _keys_for(self, checkpoint: Checkpoint) -> Keys | None:
+        return None if checkpoint.id in self._doubtful else self._keys
 
     # -- transactions -----------------------------------------------------------------------
 
     def _lock_path(self, timeline_id: str) -> Path:
         return self.directory.resolve() / "locks" / f"{timeline_id}.lock"
+
+    def _checkpoints(self, timeline_id: str) -> list[Checkpoint]:
+        with self._decoding():
+            return rows.read_checkpoints(self._connection, timeline_id, self.variables)
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, zlib.error) as error:
+            raise DatabaseDamaged(self.directory / FILE_NAME, error) from error
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -271,7 +340,7 @@ class Store:
             try:
                 yield
             except sqlite3.Error as error:
-                raise refused(self.directory / FILE_NAME, error) from error
+                raise _failed(self.directory / FILE_NAME, error) from error
 
     @contextmanager
     def _transaction(self, *, durable: bool = False) -> Iterator[None]:
@@ -300,12 +369,13 @@ def _whole(
     state: TimelineState, checkpoints: Sequence[Checkpoint]
 ) -> tuple[TimelineState, list[Checkpoint]]:
     """A timeline that can be read although a checkpoint of it is gone: its children move up."""
-    known = {checkpoint.id for checkpoint in checkpoints}
+    known: set[str] = set()
     found: list[Checkpoint] = []
     for checkpoint in checkpoints:
         if checkpoint.parent is not None and checkpoint.parent not in known:
             checkpoint = replace(checkpoint, parent=found[-1].id if found else None)
         found.append(checkpoint)
+        known.add(checkpoint.id)
     newest = found[-1] if found else None
     if state.head is not None and state.head not in known:
         state = replace(state, head=newest.id if newest else None)
@@ -325,6 +395,16 @@ def _after_restart(capture: Capture, checkpoint: Checkpoint, epoch: str) -> Capt
     if capture.state == "pending":
         return replace(capture, state="failed", error="the kernel ended before it was ready")
     return capture
+
+
+def _failed(path: Path, error: sqlite3.Error | OSError) -> StoreError:
+    """What to tell: that the file is damaged, or that it cannot be used now."""
+    # SQLITE_CORRUPT and SQLITE_NOTADB, and text that is none; the codes themselves are to be had
+    # from Python 3.11 on.
+    damage = ("malformed", "not a database", "decode to UTF-8")
+    if isinstance(error, sqlite3.Error) and any(text in str(error) for text in damage):
+        return DatabaseDamaged(path, error)
+    return refused(path, error)
 
 
 def _now() -> str:

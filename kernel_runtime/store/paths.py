@@ -14,6 +14,7 @@ from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 from kernel_runtime.store.errors import StoreError, refused
 
 STORE_VARIABLE: Final = "JUPYTER_TIMETRAVEL_STORE"
+KEYS_VARIABLE: Final = "JUPYTER_TIMETRAVEL_KEYS"
 SOCKET_PATH_LIMIT: Final = 107
 """Bytes of a Unix socket's path, without the final NUL (unix(7))."""
 SOCKET_NAME_LENGTH: Final = 40
@@ -24,6 +25,17 @@ def store_directory() -> Path:
     """``$JUPYTER_TIMETRAVEL_STORE``, else ``timetravel`` in Jupyter's data directory."""
     given = os.environ.get(STORE_VARIABLE)
     return Path(given).absolute() if given else Path(jupyter_data_dir(), "timetravel").absolute()
+
+
+def key_directory() -> Path:
+    """``$JUPYTER_TIMETRAVEL_KEYS``, else ``timetravel/keys`` in Jupyter's data directory.
+
+    It does not follow the store: a store from elsewhere must not bring its own key along.
+    """
+    given = os.environ.get(KEYS_VARIABLE)
+    if given:
+        return Path(given).absolute()
+    return Path(jupyter_data_dir(), "timetravel", "keys").absolute()
 
 
 def runtime_directory(kernel_id: str) -> Path:

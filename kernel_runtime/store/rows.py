@@ -5,21 +5,28 @@ Each function works within the transaction of its caller.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from kernel_runtime.store.digests import digest_of
+from kernel_runtime.store.keys import Keys, KeyUnusable
 from kernel_runtime.timeline.model import Capture, Checkpoint, Coordinate, Note, Summary
+
+PURPOSE = "checkpoint 1"
+"""Of the signatures of rows."""
 
 ReadVariables = Callable[[str], Mapping[str, Summary]]
 
 
 def write_checkpoint(
-    connection: sqlite3.Connection, timeline_id: str, checkpoint: Checkpoint
+    connection: sqlite3.Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
 ) -> None:
-    """Write a new checkpoint, or what can change of a known one."""
+    """Write a new checkpoint, or what can change of a known one; see ``write_captures``."""
     changeable = (checkpoint.parent, checkpoint.comment, checkpoint.label, checkpoint.pinned)
     updated = connection.execute(
         "UPDATE checkpoints SET parent = ?, comment = ?, label = ?, pinned = ?"
@@ -37,7 +44,7 @@ def write_checkpoint(
                 checkpoint.id,
                 timeline_id,
                 checkpoint.number,
-                checkpoint.created_at.astimezone(timezone.utc).isoformat(),
+                _utc(checkpoint),
                 checkpoint.is_auto,
                 checkpoint.reason,
                 checkpoint.code,
@@ -49,27 +56,22 @@ def write_checkpoint(
                 pack_variables(checkpoint.variables),
             ),
         )
-    write_captures(connection, checkpoint)
+    write_captures(connection, timeline_id, checkpoint, keys)
 
 
-def write_captures(connection: sqlite3.Connection, checkpoint: Checkpoint) -> None:
-    """Write the captures of a checkpoint in the place of those that were there."""
+def write_captures(
+    connection: sqlite3.Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
+) -> None:
+    """Write the captures of a checkpoint in the place of those that were there, and sign them.
+
+    keys: None leaves the signature as it was, which then does not fit what was altered.
+    """
+    _write_seal(connection, timeline_id, checkpoint, keys)
     connection.execute("DELETE FROM captures WHERE checkpoint = ?", (checkpoint.id,))
     connection.executemany(
         "INSERT INTO captures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (
-                checkpoint.id,
-                position,
-                capture.kind,
-                capture.engine,
-                capture.state,
-                capture.bytes,
-                capture.ref,
-                capture.error,
-                json.dumps([[n.kind, n.subject, n.detail] for n in capture.not_captured]),
-                json.dumps(dict(capture.details)),
-            )
+            (checkpoint.id, position, *_capture_row(capture))
             for position, capture in enumerate(checkpoint.captures)
         ],
     )
@@ -114,6 +116,76 @@ def read_checkpoints(
         )
         for row in found
     ]
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What was written beside a checkpoint's row; ``signature`` is None where no key was there."""
+
+    digest: str
+    signature: str | None
+
+
+def read_seals(connection: sqlite3.Connection, timeline_id: str) -> dict[str, Seal]:
+    """By checkpoint; one that an older version of the project wrote has none."""
+    return {
+        id: Seal(digest, signature)
+        for id, digest, signature in connection.execute(
+            "SELECT checkpoint, digest, signature FROM seals"
+            " WHERE checkpoint IN (SELECT id FROM checkpoints WHERE timeline = ?)",
+            (timeline_id,),
+        )
+    }
+
+
+def signed_text(timeline_id: str, checkpoint: Checkpoint) -> bytes:
+    """What the signature covers: which data belongs to which checkpoint."""
+    refs = sorted([c.kind, c.engine, c.ref] for c in checkpoint.captures if c.ref and c.is_durable)
+    return json.dumps([timeline_id, checkpoint.id, checkpoint.number, refs]).encode("ascii")
+
+
+def digest_of_row(checkpoint: Checkpoint) -> str:
+    """Over all that is stored of a checkpoint but its variables, which zlib checks."""
+    changing = {"variables": None, "captures": [_capture_row(c) for c in checkpoint.captures]}
+    whole = {**vars(checkpoint), "coordinate": vars(checkpoint.coordinate), **changing}
+    whole["created_at"] = _utc(checkpoint)
+    return digest_of(json.dumps(whole, default=repr).encode("ascii"))
+
+
+def _write_seal(
+    connection: sqlite3.Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
+) -> None:
+    connection.execute(
+        "INSERT INTO seals VALUES (?, ?, NULL)"
+        " ON CONFLICT (checkpoint) DO UPDATE SET digest = excluded.digest",
+        (checkpoint.id, digest_of_row(checkpoint)),
+    )
+    if keys is None:
+        return
+    signature = None
+    # Without a key the session is recorded all the same; its namespaces are not loaded again.
+    with contextlib.suppress(KeyUnusable):
+        signature = keys.sign(PURPOSE, signed_text(timeline_id, checkpoint))
+    connection.execute(
+        "UPDATE seals SET signature = ? WHERE checkpoint = ?", (signature, checkpoint.id)
+    )
+
+
+def _utc(checkpoint: Checkpoint) -> str:
+    return checkpoint.created_at.astimezone(timezone.utc).isoformat()
+
+
+def _capture_row(capture: Capture) -> tuple[object, ...]:
+    return (
+        capture.kind,
+        capture.engine,
+        capture.state,
+        capture.bytes,
+        capture.ref,
+        capture.error,
+        json.dumps([[n.kind, n.subject, n.detail] for n in capture.not_captured]),
+        json.dumps(dict(capture.details)),
+    )
 
 
 def pack_variables(variables: Mapping[str, Summary]) -> bytes:

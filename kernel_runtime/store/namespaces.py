@@ -1,0 +1,280 @@
+"""Where namespaces are kept: content-addressed, compressed, and signed with the user's key.
+
+Layout below ``<store>/namespaces/``: that of ``blobs``. A manifest is a blob too, and names all
+others; its digest is the ``ref`` of the capture:
+
+    timetravel manifest 1 <key id>:<64 hex digits>\\n
+    <JSON, keys sorted, no blanks>
+
+The signature is the user's over the JSON. As a manifest names its blobs by their hashes, it covers
+every byte that is loaded.
+
+Invariants. A dump **must** lie within `writing`, from the question what is missing until the row
+that names its manifest is committed: what was touched meanwhile is not swept. `flush` **must**
+succeed before that row is committed. A manifest **must** be read with `manifest` before anything
+of it is unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from kernel_runtime.store.blobs import BlobDamaged, BlobMissing, BlobStore, Digest, SweepResult
+from kernel_runtime.store.coding import LARGEST, Compressed
+from kernel_runtime.store.errors import StoreError, refused
+from kernel_runtime.store.keys import Keys, NotTrusted, signer
+
+VERSION: Final = 1
+FOLDER: Final = "namespaces"
+
+_PURPOSE: Final = "namespace manifest 1"
+_HEAD: Final = b"timetravel manifest 1 "
+_HEAD_LENGTH: Final = len(_HEAD) + 16 + 1 + 64  # key id, colon, signature
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_serials: Final = itertools.count()
+
+
+class NamespaceUnusable(StoreError):
+    """A manifest cannot be used: it is none, or of a version that is not known."""
+
+    def __init__(self, digest: str, cause: str) -> None:
+        super().__init__(
+            f"The namespace {digest[:12]!r} cannot be used: {cause}. Nothing of it was stored or "
+            "loaded. Other checkpoints are not affected."
+        )
+
+
+class NamespaceStore:
+    """The namespaces of one store directory. Thread safe; several processes may use it at once."""
+
+    def __init__(self, store: Path, keys: Keys | None = None) -> None:
+        """store: the store's directory, not the one below. Raises StoreError."""
+        try:
+            self._blobs = BlobStore(store / FOLDER, Compressed())
+        except OSError as cause:
+            raise refused(store / FOLDER, cause) from cause
+        self._keys = keys or Keys()
+        self._lock = threading.Lock()
+        self._writers = 0
+
+    @property
+    def path(self) -> Path:
+        """The directory of these namespaces."""
+        return self._blobs.path
+
+    # -- writing ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around one dump until its manifest's digest is committed. Several may be open.
+
+        What is put, or found to be there, meanwhile is not swept, by any process. It ends with
+        the process, however that ends. Raises StoreError.
+        """
+        name = f"{os.getpid()}-{id(self):x}-{next(_serials)}"
+        try:
+            with self._blobs.adding():
+                lease = self._blobs.lease(name)
+                begun_ns = os.stat(self.path / "leases" / name).st_mtime_ns
+        except OSError as cause:
+            raise refused(self.path, cause) from cause
+        with self._lock:
+            self._writers += 1
+            self._blobs.touched_ns = max(self._blobs.touched_ns, begun_ns)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._writers -= 1
+                if not self._writers:
+                    self._blobs.touched_ns = 0
+            lease.close()
+
+    def missing(self, digests: Iterable[str]) -> set[str]:
+        """Which of these are not there, or damaged: they have to be put.
+
+        Reads those that this object has neither put nor seen before: once in a session.
+        """
+        return {digest for digest in set(digests) if not self._blobs.touch(_checked(digest))}
+
+    def put(self, digest: str, data: bytes | memoryview) -> None:
+        """Store the bytes of that hash. Not durable before `flush`.
+
+        Raises BlobDamaged where data has another hash, BlobStoreFull or BlobNotStored where the
+        store cannot be written, and then this blob is not there.
+        """
+        with self._blobs.adding():
+            if self._blobs.put(data) != digest:
+                raise BlobDamaged(digest)
+
+    def save_manifest(self, manifest: dict[str, Any]) -> str:
+        """Sign a manifest and store it; the digest is what ``manifest`` takes.
+
+        Raises KeyUnusable, BlobStoreFull, BlobNotStored. Not durable before `flush`.
+        """
+        text = _text_of(manifest)
+        return self._save(self._keys.sign(_PURPOSE, text), text)
+
+    def save_foreign(self, manifest: dict[str, Any], signature: str) -> str:
+        """Store a manifest with the signature that came with it; ``adopt`` makes it ours.
+
+        Raises NamespaceUnusable (it is no signature), BlobStoreFull, BlobNotStored.
+        """
+        if signer(signature) is None:
+            raise NamespaceUnusable("", f"{signature[:100]!r} is no signature")
+        return self._save(signature, _text_of(manifest))
+
+    def adopt(self, digest: str) -> str:
+        """Sign with the user's key what another key signed: a person trusts where it comes from.
+
+        Returns the digest of the manifest as it is ours, which the capture must name instead.
+        Raises NamespaceUnusable, KeyUnusable, BlobError.
+        """
+        _, text = self._parts(digest)
+        return self._save(self._keys.sign(_PURPOSE, text), text)
+
+    def flush(self) -> None:
+        """Make everything put so far durable. Raises StoreError if the disk refuses."""
+        try:
+            self._blobs.flush()
+        except OSError as cause:
+            raise refused(self.path, cause) from cause
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def get(self, digest: str) -> bytes:
+        """The bytes of that hash, verified. Raises BlobMissing or BlobDamaged."""
+        return self._blobs.get(_checked(digest))
+
+    def manifest(self, digest: str) -> dict[str, Any]:
+        """A manifest that this user's sessions have written, so that it may be loaded.
+
+        Raises NotTrusted (another's), NotAuthentic (altered), NamespaceUnusable (no manifest, or
+        of a newer version), BlobMissing, BlobDamaged, KeyUnusable.
+        """
+        signature, text = self._parts(digest)
+        self._keys.check(_PURPOSE, text, signature, f"The namespace {digest[:12]}")
+        return _read(digest, text)
+
+    def is_trusted(self, digest: str) -> bool:
+        """Whether the user's key signed it. Raises what `manifest` raises, but NotTrusted."""
+        try:
+            self.manifest(digest)
+        except NotTrusted:
+            return False
+        return True
+
+    def look_at(self, digest: str) -> tuple[dict[str, Any], str]:
+        """A manifest to look at, **not to load**, and its signature, by whatever key.
+
+        Raises NamespaceUnusable, BlobMissing, BlobDamaged.
+        """
+        signature, text = self._parts(digest)
+        return _read(digest, text), signature
+
+    def needs(self, digest: str) -> set[str]:
+        """The blobs that a manifest names, itself not included, whoever signed it.
+
+        Raises NamespaceUnusable, BlobMissing, BlobDamaged.
+        """
+        manifest, _ = self.look_at(digest)
+        try:
+            return {
+                _checked(name)
+                for unit in manifest["units"]
+                for pieces in (unit["stream"], *unit["buffers"])
+                for name, _ in pieces
+            }
+        except (KeyError, TypeError, ValueError) as cause:
+            raise NamespaceUnusable(digest, f"its list is incomplete ({cause!r})") from cause
+
+    def bytes_of(self, digests: Iterable[str]) -> int:
+        """Bytes on the disk that these blobs take; what is not there takes none."""
+        return self._blobs.room(map(_checked, set(digests)))
+
+    def blobs(self) -> Iterator[str]:
+        """The digests of all blobs and manifests that there are."""
+        return self._blobs.blobs()
+
+    # -- deleting -----------------------------------------------------------------------------
+
+    def sweep(self, kept: Callable[[], Iterable[str]]) -> SweepResult:
+        """Delete what no kept manifest needs. Writes nothing, so it works on a full disk.
+
+        kept: gives the manifests of all checkpoints of the store, ready or pending; it is asked
+        at the right moment, after which what is committed is spared all the same. Raises
+        StoreError, and deletes nothing, where a manifest that is kept cannot be read: delete its
+        checkpoint, or bring the manifest back.
+        """
+        with self._blobs.collecting() as (_, before_ns):
+            begun = self._begun()
+            if any(moment > before_ns for moment in begun):
+                return SweepResult(0, 0)  # the clock went back: what a dump has touched looks old
+            return self._blobs.sweep(self.wanted(kept()), before_ns=min([before_ns, *begun]))
+
+    def wanted(self, manifests: Iterable[str]) -> set[str]:
+        """These manifests and all that they need. Raises StoreError if one cannot be read."""
+        found: set[str] = set()
+        for digest in set(manifests):
+            found.add(digest)
+            # One that is gone has nothing left that anyone could find.
+            with contextlib.suppress(BlobMissing):
+                found |= self.needs(digest)
+        return found
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _begun(self) -> list[int]:
+        """When the dumps that are open now began, in the time of the store's filesystem."""
+        found = []
+        for file in (self.path / "leases").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found.append(file.stat().st_mtime_ns)
+        return found
+
+    def _save(self, signature: str, text: bytes) -> str:
+        if len(text) > LARGEST - _HEAD_LENGTH:
+            raise NamespaceUnusable("", f"its list would have {len(text)} bytes")
+        with self._blobs.adding():
+            return self._blobs.put(b"".join((_HEAD, signature.encode(), b"\n", text)))
+
+    def _parts(self, digest: str) -> tuple[str, bytes]:
+        """Signature and JSON of a manifest."""
+        data = self._blobs.get(_checked(digest))
+        head, text = data[:_HEAD_LENGTH], data[_HEAD_LENGTH + 1 :]
+        signature = head[len(_HEAD) :].decode("ascii", "replace")
+        if not head.startswith(_HEAD) or signer(signature) is None:
+            raise NamespaceUnusable(digest, "it is not a manifest of this version")
+        return signature, text
+
+
+def _checked(digest: str) -> Digest:
+    """A digest, which becomes part of a path. Raises NamespaceUnusable for any other text."""
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise NamespaceUnusable(str(digest), "that is not the name of a blob")
+    return Digest(digest)
+
+
+def _text_of(manifest: dict[str, Any]) -> bytes:
+    return json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def _read(digest: str, text: bytes) -> dict[str, Any]:
+    try:
+        manifest = json.loads(text)
+    except ValueError as cause:
+        raise NamespaceUnusable(digest, "its list is no JSON") from cause
+    found = manifest.get("version") if isinstance(manifest, dict) else None
+    if found != VERSION:
+        raise NamespaceUnusable(
+            digest, f"its version is {found!r}, and this jupyter_timetravel knows {VERSION}"
+        )
+    return manifest  # type: ignore[no-any-return]
