@@ -28,6 +28,7 @@ LIBRARY = NATIVE / "libtimetravel.so"
 FLAGS = (
     *("-O2", "-g", "-std=gnu11", "-Wall", "-fPIC", "-shared"),
     *("-fvisibility=hidden", "-fno-stack-protector"),
+    "-Wl,-e,tt_loader_start",  # it is a program, too: native/loader.c
 )
 ZIG_TARGET_VARIABLE = "TIMETRAVEL_ZIG_TARGET"
 GLIBC = "2.17"  # the oldest that a manylinux wheel of ours promises to run on

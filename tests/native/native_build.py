@@ -17,7 +17,10 @@ from native_harness import World
 
 HERE = pathlib.Path(__file__).parent
 NATIVE = HERE.parent.parent / "kernel_runtime" / "native"
-FLAGS = "-O2 -g -fPIC -shared -fvisibility=hidden -fno-stack-protector -std=gnu11 -Wall -Wextra"
+FLAGS = (
+    "-O2 -g -fPIC -shared -fvisibility=hidden -fno-stack-protector -std=gnu11 -Wall -Wextra "
+    "-Wl,-e,tt_loader_start"
+)
 ORDINARY_UID = 54321
 
 
