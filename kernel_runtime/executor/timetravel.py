@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import threading
 import time
@@ -97,6 +98,7 @@ class TimeTravel:
         cow_tax_ms = faults * self._fault_s * 1e3
         children = lost_children.children()
         move = bool(command["move"])
+        generator = random.getstate()
         woken = 0
         try:
             if time.monotonic() > command["until"]:
@@ -127,7 +129,7 @@ class TimeTravel:
                     python_threads=native.running_python(),
                 )
                 if woken and values.woken_copy:
-                    self._serve_copy(notes)
+                    self._serve_copy(notes, generator)
                 if woken:
                     self._link.reset()
         except errors.CheckpointRefused as error:
@@ -163,9 +165,13 @@ class TimeTravel:
                 # after whatever else is ready to run: nobody waits for this
                 self._kernel.io_loop.add_callback(self._touch_pages)
 
-    def _serve_copy(self, notes: list[list[str]]) -> NoReturn:
-        """All that a copy does: it is beside the live session, and never reaches its event loop."""
+    def _serve_copy(self, notes: list[list[str]], generator: tuple[Any, ...]) -> NoReturn:
+        """All that a copy does: it is beside the live session, and never reaches its event loop.
+
+        generator: the state of the module random, which Python has seeded anew as after a fork.
+        """
         try:
+            random.setstate(generator)
             copies.serve(self._kernel, self._link.fd, native.open_files(notes))
         finally:
             os._exit(1)

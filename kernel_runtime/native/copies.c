@@ -219,8 +219,10 @@ int tt_copies_confine(const struct tt_state *state) {
   ignore_signals();
   tt_step_back();
   if (!f->filter_count) return 0;
-  struct sock_fprog program = {(unsigned short)f->filter_count,
-                               (struct sock_filter *)(uintptr_t)f->filter};
+  struct sock_filter *filter = (struct sock_filter *)(uintptr_t)f->filter;
+  for (uint32_t i = 0; i < f->filter_count; i++)
+    if (filter[i].k == TT_FILTER_PID) filter[i].k = (uint32_t)SC(SYS_getpid);
+  struct sock_fprog program = {(unsigned short)f->filter_count, filter};
   long r = SC(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   if (!r) r = SC(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
   return (int)r;
