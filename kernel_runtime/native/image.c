@@ -96,11 +96,12 @@ static void write_all(struct tt_state *state, int fd) {
 
 /* --- loaded ----------------------------------------------------------------------------------- */
 
-static int land(void) {
+static int land(struct tt_state *state) {
   struct tt_loaded answer;
   memset(&answer, 0, sizeof answer);
   SC(SYS_munmap, landing.den, landing.den_size);
   answer.flags = tt_kept_restore(&kept);
+  state->freeze->supervisor_pid = landing.supervisor_pid;
   answer.pid = (int32_t)SC(SYS_getpid);
   /* what tt_frozen has done in the process that was cloned */
   SC(SYS_setsid);
@@ -113,7 +114,7 @@ static int land(void) {
 
 int tt_image_write(struct tt_state *state, int fd) {
   tt_kept_note(&kept);
-  if (tt_context_save(&context)) return land();
+  if (tt_context_save(&context)) return land(state);
   write_all(state, fd);
   for (;;) SC(SYS_exit_group, 0);
 }

@@ -95,6 +95,8 @@ struct tt_plan_run { /* memory from a page file; sorted by start */
  * and the listening socket; then one byte for each page file, with it. It answers once. */
 struct tt_load {
   uint32_t size, page_files;
+  int32_t supervisor_pid; /* as in struct tt_freeze, for the frozen process */
+  uint32_t reserved;
 };
 
 enum tt_load_flags { /* what was not put back, though the process is complete */
@@ -112,7 +114,7 @@ struct tt_loaded {
 
 /* Filled by the loader in the memory of the image. */
 struct tt_landing {
-  int32_t listen_fd, control_fd;
+  int32_t listen_fd, control_fd, supervisor_pid, reserved;
   uint64_t den, den_size; /* the loader's own memory, to be unmapped */
 };
 

@@ -30,6 +30,7 @@ struct den {
   uintptr_t park;
   char *stack_end;
   int listen_fd, plan_fd;
+  int32_t supervisor_pid;
   int page_files[MOST_PAGE_FILES];
   uint32_t count;
 };
@@ -92,6 +93,7 @@ static void take_in(struct den *den) {
     den->page_files[i] = fds[0];
   }
   den->count = load.page_files;
+  den->supervisor_pid = load.supervisor_pid;
   must(SC(SYS_fstat, den->plan_fd, &st), "the plan", 0);
   long m = SC(SYS_mmap, 0, st.st_size, PROT_READ, MAP_PRIVATE, den->plan_fd, 0);
   must(m, "the plan", 0);
@@ -275,6 +277,15 @@ static void clear(struct den *den) {
 
 static uint32_t writable(uint32_t prot) { return prot | PROT_READ | PROT_WRITE; }
 
+static void advise(uint64_t start, uint64_t size, uint32_t advice) {
+  /* advice is advice: what this kernel does not know is left */
+  if (advice & TT_ADVICE_HUGEPAGE) SC(SYS_madvise, start, size, MADV_HUGEPAGE);
+  if (advice & TT_ADVICE_NOHUGEPAGE) SC(SYS_madvise, start, size, MADV_NOHUGEPAGE);
+  if (advice & TT_ADVICE_WIPEONFORK) SC(SYS_madvise, start, size, 18 /* MADV_WIPEONFORK */);
+  if (advice & TT_ADVICE_DONTDUMP) SC(SYS_madvise, start, size, MADV_DONTDUMP);
+  if (advice & TT_ADVICE_MERGEABLE) SC(SYS_madvise, start, size, MADV_MERGEABLE);
+}
+
 static void map_all(const struct den *den) {
   const struct tt_plan *plan = den->plan;
   const struct tt_plan_run *run = runs_of(plan), *last = run + plan->runs;
@@ -290,6 +301,8 @@ static void map_all(const struct den *den) {
     long r = SC(SYS_mmap, m->start, m->end - m->start, prot, flags, fd, m->offset);
     must(r, "mapping ", path ? path : "memory");
     tt_close(fd);
+    /* before the pages: what is to be in huge pages is filled as such */
+    if (m->advice) advise(m->start, m->end - m->start, m->advice);
   }
 }
 
@@ -311,15 +324,6 @@ static void fill(const struct den *den) {
   }
 }
 
-static void advise(uint64_t start, uint64_t size, uint32_t advice) {
-  /* advice is advice: what this kernel does not know is left */
-  if (advice & TT_ADVICE_HUGEPAGE) SC(SYS_madvise, start, size, MADV_HUGEPAGE);
-  if (advice & TT_ADVICE_NOHUGEPAGE) SC(SYS_madvise, start, size, MADV_NOHUGEPAGE);
-  if (advice & TT_ADVICE_WIPEONFORK) SC(SYS_madvise, start, size, 18 /* MADV_WIPEONFORK */);
-  if (advice & TT_ADVICE_DONTDUMP) SC(SYS_madvise, start, size, MADV_DONTDUMP);
-  if (advice & TT_ADVICE_MERGEABLE) SC(SYS_madvise, start, size, MADV_MERGEABLE);
-}
-
 static void protect_all(const struct den *den) {
   const struct tt_plan *plan = den->plan;
   const struct tt_plan_run *run = runs_of(plan), *last = run + plan->runs;
@@ -328,7 +332,6 @@ static void protect_all(const struct den *den) {
     while (run < last && run->start < m->start) run++;
     if (run < last && run->start < m->end && m->prot != (PROT_READ | PROT_WRITE))
       must(SC(SYS_mprotect, m->start, m->end - m->start, m->prot), "protecting memory", 0);
-    if (m->advice) advise(m->start, m->end - m->start, m->advice);
   }
   for (uint32_t i = 0; i < plan->guards; i++) {
     const struct tt_image_range *g = &guards_of(plan)[i];
@@ -341,7 +344,6 @@ static void build(void *arg) {
   struct den *den = arg;
   clear(den);
   map_all(den);
-  /* before the pages: what is to be in huge pages is filled as such */
   fill(den);
   protect_all(den);
   for (uint32_t i = 0; i < den->count; i++) tt_close(den->page_files[i]);
@@ -349,6 +351,7 @@ static void build(void *arg) {
   struct tt_landing *landing = (struct tt_landing *)(uintptr_t)den->plan->head.landing;
   landing->listen_fd = den->listen_fd;
   landing->control_fd = CONTROL;
+  landing->supervisor_pid = den->supervisor_pid;
   landing->den = den->start;
   landing->den_size = den->end - den->start;
   tt_context_jump((const struct tt_context *)(uintptr_t)den->plan->head.context);

@@ -48,6 +48,14 @@ def built_library() -> pathlib.Path:
 
 
 @functools.cache
+def built_loader() -> pathlib.Path:
+    """The library as a program, under a name of its own."""
+    loader = shared_folder() / "timetravel-loader"
+    shutil.copy2(built_library(), loader)
+    return loader
+
+
+@functools.cache
 def built_states() -> pathlib.Path:
     """states.c: what Python cannot set up."""
     return compile_c(
