@@ -103,6 +103,8 @@ class Durability:
     async def _rounds(self) -> None:
         while not self._stopping and (id := await self._next()) is not None:
             await self._write(id)
+            if self._session.images.wanted() and not self._stopping:
+                await self._session.images.write(id)
 
     async def _next(self) -> str | None:
         """Wait until one is due; return its id, or None if there is none."""

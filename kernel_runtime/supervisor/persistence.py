@@ -183,9 +183,16 @@ class Persistence:
 
         Raises StoreError where that cannot be known.
         """
+        return self._named("namespace", "dill")
+
+    def images(self) -> set[str]:
+        """The images, likewise."""
+        return self._named("process", "image")
+
+    def _named(self, kind: str, engine: str) -> set[str]:
         if self._store is None:
             raise StoreError("The store is closed.")
-        return self._store.references("namespace", "dill")
+        return self._store.references(kind, engine)
 
     def close(self) -> set[str]:
         """Write what waits; forget timelines without a notebook, which nobody could find again.

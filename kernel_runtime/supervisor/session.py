@@ -38,6 +38,7 @@ from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
 from kernel_runtime.supervisor.history import History
+from kernel_runtime.supervisor.images import Images
 from kernel_runtime.supervisor.inner import InnerCells
 from kernel_runtime.supervisor.last_words import KEPT, StartFailure, explain
 from kernel_runtime.supervisor.memory import MemoryKeeper
@@ -126,6 +127,7 @@ class Session:
         self.package_steps = PackageSteps(self)
         self.memory = MemoryKeeper(self)
         self.durability = Durability(self)
+        self.images = Images(self, runtime_dir)
         self.cells = Cells(self)
         self.inner = InnerCells(self)
         self.compensations = Compensations(self)
@@ -193,6 +195,7 @@ class Session:
         self.background(self.environment.follow_resolver(self.lock))
         await self.persistence.sweep()
         await self.durability.sweep()
+        await self.images.sweep()
         async with self.lock:
             await self.environment.collect(self.layers_in_use())
         changed = await self.environment.changed_since_last_time()
@@ -554,11 +557,11 @@ class Session:
         pids += [f.twin.pid for f in self.frozen.values() if f.twin is not None]
         return [*pids, *self.durability.copies]
 
-    def set_process_state(self, id: str, state: Any, why: str) -> None:
+    def set_process_state(self, id: str, state: Any, why: str | None) -> None:
         """Note what became of a process capture, and tell everybody."""
         if id not in self.timeline:
             return
-        capture = self.timeline[id].capture("process")
+        capture = self.timeline[id].capture("process", engine=self.engine.name)
         if capture is None:
             return
         self.timeline.set_capture(id, replace(capture, state=state, error=why, ref=None))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-
 import os
 import socket
-
 from pathlib import Path
-
 
 import native_harness
 import native_target as tt

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -14,11 +12,10 @@ import native_build
 import native_target as tt
 import pytest
 from image_tools import Images
-from native_harness import Frozen, Process, World
+from native_harness import Frozen, World
 from test_libraries import ARROW, ASYNCIO, DUCKDB, NUMPY, POLARS, POOL, has
 
-from kernel_runtime.store.images import ImageDamaged, ImageUnusable, Written
-from kernel_runtime.store.keys import NotAuthentic, NotTrusted
+from kernel_runtime.store.images import Written
 
 STATE = """
 import asyncio, mmap, os, signal, sys, threading, time
