@@ -28,18 +28,17 @@ def cut_by_content(view: memoryview) -> Iterator[memoryview]:
     A piece may end after each MEMOIZE of a pickle, and does where a sum of what stands before it
     says so: about each 256th time.
     """
-    data = bytes(view)
     start = 0
-    while len(data) - start > _SHORTEST:
-        end = start + _SHORTEST
+    while len(view) - start > _SHORTEST:
+        data = bytes(view[start : start + _LONGEST])
+        end = _SHORTEST
         while True:
-            end = data.find(b"\x94", end, start + _LONGEST) + 1
+            end = data.find(b"\x94", end) + 1
             if not end or crc32(data[end - 32 : end]) & 0xFF == 0:
                 break
-        end = end or min(start + _LONGEST, len(data))
-        yield view[start:end]
-        start = end
-    if start < len(data):
+        yield view[start : start + (end or len(data))]
+        start += end or len(data)
+    if start < len(view):
         yield view[start:]
 
 
