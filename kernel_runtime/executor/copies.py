@@ -65,6 +65,7 @@ def session_state(kernel: ExecutorKernel, files: Sequence[OpenFile]) -> SessionS
             for file in files
         },
         hash_seed=kernel.hash_seed,
+        context=kernel.context,
     )
 
 

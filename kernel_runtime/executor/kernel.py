@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import signal
 import sys
 import threading
@@ -106,7 +107,8 @@ class ExecutorKernel(IPythonKernel):
         assert isinstance(self.link, Link)
         self.timetravel = TimeTravel(self, self.link)
         self._info: dict[str, Any] = {}
-        self._dispatch = _async_in_context(partial(self.shell_main, None))
+        self.context = contextvars.copy_context()
+        self._dispatch = _async_in_context(partial(self.shell_main, None), self.context)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from kernel_runtime.executor.namespace import code, ipython, own_modules, sets, settings, sources
+from kernel_runtime.executor.namespace.registry import NotKept
 from kernel_runtime.executor.namespace.session import Loaded, SessionState, Source
 from kernel_runtime.executor.namespace.streams import Piece, StreamReader
 
@@ -159,6 +160,8 @@ class _Load:
                 self._read(unit)
             except code.OtherPython as error:
                 reason = str(error)
+            except NotKept as error:
+                reason = error.reason
             except (Exception, SystemExit) as error:
                 reason = f"it cannot be loaded: {type(error).__name__}: {error}"
         if reason is not None:

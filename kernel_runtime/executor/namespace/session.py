@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,7 +36,7 @@ class SessionState:
     in it (``user_ns_hidden``): one that still is bound to IPython's own object is left alone.
     ``shell`` is the InteractiveShell, None where there is none. ``files`` describes descriptors by
     number ({"path", "flags", "offset"}): in a woken copy none of them is open. ``hash_seed`` is the
-    PYTHONHASHSEED that the process was started with.
+    PYTHONHASHSEED that the process was started with. ``context`` is the one that cells run in.
     """
 
     namespace: dict[str, Any]
@@ -46,6 +47,7 @@ class SessionState:
     shell: Any = None
     hash_seed: str | None = None
     files: dict[int, dict[str, Any]] = field(default_factory=dict)
+    context: Context | None = None
 
 
 @dataclass

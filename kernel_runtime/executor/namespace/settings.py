@@ -121,7 +121,7 @@ def apply(name: str, value: Any, session: SessionState) -> Notices:
 
 
 def _in_context(session: SessionState, function: Callable[[], T]) -> T:
-    context = getattr(session, "context", None)
+    context = session.context
     if context is None:
         return function()
     try:
