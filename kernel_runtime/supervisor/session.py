@@ -21,6 +21,7 @@ from kernel_runtime.errors import EnvironmentRefused, SandboxError
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
+from kernel_runtime.store.paths import key_directory
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.checkpoints import Checkpointer
 from kernel_runtime.supervisor.commands import Commands
@@ -213,7 +214,12 @@ class Session:
                 self.sandbox,
                 directory=self.persistence.directory / "environments" / self.timeline.id,
                 workspace=workspace,
-                hidden=[self.persistence.directory, self._runtime_dir, *self._secrets],
+                hidden=[
+                    self.persistence.directory,
+                    key_directory(),
+                    self._runtime_dir,
+                    *self._secrets,
+                ],
             )
         except SandboxError as error:
             self._not_covered(str(error), "memory and the workspace are held all the same")
