@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.store import resume
 from kernel_runtime.store.database import Store, open_store
 from kernel_runtime.store.errors import StoreError, TimelineInUse
-from kernel_runtime.store.paths import store_directory
+from kernel_runtime.store.paths import key_directory, private_directory, store_directory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.document import Document
 from kernel_runtime.timeline.model import Checkpoint
@@ -50,6 +51,8 @@ class Persistence:
         directory = Path(self._config.store) if self._config.store else store_directory()
         try:
             self._store = open_store(directory)
+            with suppress(StoreError):
+                private_directory(key_directory())  # there before it can be hidden from cells
             timeline = self._load(self._store, epoch)
             self._timeline_id = timeline.id
             self.directory = self._store.directory
