@@ -29,7 +29,8 @@ from kernel_runtime.engines.fork import Command, ask, listen_at
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.errors import StoreError
-from kernel_runtime.store.images import FileInUse, ImageStore, ImageUnusable, OpenImage, Written
+from kernel_runtime.store.image_model import FileInUse, ImageUnusable, OpenImage, Written
+from kernel_runtime.store.images import ImageStore
 from kernel_runtime.timeline.model import Note
 
 LOADER: Final = Path(__file__).resolve().parents[1] / "native" / "timetravel-loader"
@@ -130,8 +131,14 @@ class ImageEngine:
             try:
                 with theirs:
                     await sandbox.spawn([str(LOADER)], {}, "/", {CONTROL_FD: theirs.fileno()})
-                supervisor = 0 if sandbox.ids_kept else os.getpid()
-                await asyncio.to_thread(tell_loader, ours, image, listener.fileno(), supervisor)
+                await asyncio.to_thread(
+                    tell_loader,
+                    ours,
+                    image,
+                    listener.fileno(),
+                    0 if sandbox.ids_kept else os.getpid(),
+                    keep_ids=sandbox.ids_kept,
+                )
                 ours.setblocking(False)
                 loop = asyncio.get_running_loop()
                 answer = await asyncio.wait_for(loop.sock_recv(ours, _LOADED.size), _PATIENCE_S)
@@ -159,11 +166,12 @@ async def _in_thread(
 
 
 def tell_loader(
-    control: socket.socket, image: OpenImage, listener: int, supervisor_pid: int
+    control: socket.socket, image: OpenImage, listener: int, supervisor_pid: int, *, keep_ids: bool
 ) -> None:
     """Give the loader what it loads: plan, listening socket and page files. Raises OSError.
 
-    supervisor_pid: whom the frozen process obeys; see native/timetravel.h.
+    supervisor_pid: whom the frozen process obeys; see native/timetravel.h. keep_ids: in a pid
+    namespace of our own, where the old ids can be had.
     """
     # what was authenticated, not a file that somebody could still change
     plan = os.memfd_create("plan", os.MFD_CLOEXEC)
@@ -171,7 +179,7 @@ def tell_loader(
         os.truncate(plan, len(image.plan))
         with open(plan, "wb", closefd=False) as file:
             file.write(image.plan)
-        request = _LOAD.pack(_LOAD.size, len(image.page_files), supervisor_pid, 0)
+        request = _LOAD.pack(_LOAD.size, len(image.page_files), supervisor_pid, int(keep_ids))
         socket.send_fds(control, [request], [plan, listener])
         for fd in image.page_files:
             socket.send_fds(control, [b"p"], [fd])

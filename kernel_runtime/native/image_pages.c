@@ -13,6 +13,8 @@
 #include "image.h"
 #include "memory.h"
 
+#include <sys/uio.h>
+
 #define TEXT_SIZE ((size_t)64 << 20)
 #define LIST_SIZE ((size_t)16 << 20) /* vm.max_map_count is 65530 unless somebody has raised it */
 #define ENTRIES 8192
@@ -75,6 +77,36 @@ static int read_smaps(struct work *w) {
   while ((n = tt_retry_read(fd, w->text + w->size, TEXT_SIZE - w->size)) > 0) w->size += (size_t)n;
   tt_close(fd);
   return n < 0 ? (int)n : w->size == TEXT_SIZE ? -E2BIG : 0;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+void tt_image_put(struct tt_image_out *out, enum tt_image_tag tag, const void *data, size_t size,
+                  const void *more, size_t more_size) {
+  struct tt_image_record record = {tag, (uint32_t)size};
+  struct iovec parts[3] = {{&record, sizeof record}, {(void *)data, size}, {(void *)more, more_size}};
+  struct msghdr message;
+  if (tag == TT_IMAGE_MAP) record.size += (uint32_t)more_size;
+  memset(&message, 0, sizeof message);
+  message.msg_iov = parts;
+  message.msg_iovlen = 3;
+  while (!out->error && message.msg_iovlen) {
+    long n = SC(SYS_sendmsg, out->fd, &message, MSG_NOSIGNAL);
+    if (n == -EINTR) continue;
+    if (n < 0) {
+      out->error = (int)n;
+      return;
+    }
+    while (message.msg_iovlen && (size_t)n >= message.msg_iov->iov_len) {
+      n -= (long)message.msg_iov->iov_len;
+      message.msg_iov++;
+      message.msg_iovlen--;
+    }
+    if (message.msg_iovlen) {
+      message.msg_iov->iov_base = (char *)message.msg_iov->iov_base + n;
+      message.msg_iov->iov_len -= (size_t)n;
+    }
+  }
 }
 
 /* --- the list ----------------------------------------------------------------------------------- */
