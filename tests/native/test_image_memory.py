@@ -12,9 +12,10 @@ KINDS = """
 import ctypes, mmap, os, tempfile
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+i, l, p = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
+libc.mmap.argtypes = [p, l, i, i, i, ctypes.c_long]
 for f in (libc.mprotect, libc.madvise):
-    f.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    f.argtypes = [p, l, i]
 R, W, X = 1, 2, 4
 PRIVATE, FIXED, ANONYMOUS, GROWSDOWN, NORESERVE = 2, 0x10, 0x20, 0x100, 0x4000
 P = 4096
@@ -53,7 +54,8 @@ undumped = new(P); libc.madvise(undumped, P, 16); put(undumped, b"undumped")
 path = FOLDER + "/file"
 with open(path, "wb") as f: f.write(b"".join(b"page %d." % i + bytes(P - 7) for i in range(8)))
 fd = os.open(path, os.O_RDONLY)
-of_file = new(8 * P, fd=fd, flags=PRIVATE); put(of_file + 2 * P, bytes(P)); put(of_file + 3 * P, b"written")
+of_file = new(8 * P, fd=fd, flags=PRIVATE)
+put(of_file + 2 * P, bytes(P)); put(of_file + 3 * P, b"written")
 past_end = new(16 * P, fd=fd, flags=PRIVATE, prot=R)
 with open(path + "2", "wb") as f: f.write(b"deleted." + bytes(3 * P))
 fd2 = os.open(path + "2", os.O_RDONLY)
