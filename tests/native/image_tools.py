@@ -14,7 +14,8 @@ from native_build import built_library, built_loader, built_states
 from native_harness import Frozen, World
 
 from kernel_runtime.engines.image import FileDigests, Loaded, read_answer, tell_loader
-from kernel_runtime.store.images import ImageStore, Written
+from kernel_runtime.store.image_model import OpenImage, Written
+from kernel_runtime.store.images import ImageStore
 from kernel_runtime.store.keys import Keys
 
 
@@ -44,17 +45,20 @@ class Images:
     def load_closely(self, ref: str, world: World) -> tuple[Frozen, Loaded]:
         with self.store.open(ref) as image:
             self.files.check(image, "")
-            path = str(world.folder / f"loaded.{world.count()}")
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-                listener.bind(path)
-                os.chmod(path, 0o777)
-                listener.listen(8)
-                process = world.start_program([str(built_loader())])
-                keep = not is_plain(world)
-                tell_loader(process.link, image, listener.fileno(), -1, keep_ids=keep)
-            process.link.settimeout(native_harness.PATIENCE)
-            loaded = read_answer(ref, process.link.recv(4096))
-            return Frozen(world, path, loaded.pid, {}), loaded
+            return self.load_opened(image, world)
+
+    def load_opened(self, image: OpenImage, world: World) -> tuple[Frozen, Loaded]:
+        path = str(world.folder / f"loaded.{world.count()}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            os.chmod(path, 0o777)
+            listener.listen(8)
+            process = world.start_program([str(built_loader())])
+            keep = not is_plain(world)
+            tell_loader(process.link, image, listener.fileno(), -1, keep_ids=keep)
+        process.link.settimeout(native_harness.PATIENCE)
+        loaded = read_answer(image.ref, process.link.recv(4096))
+        return Frozen(world, path, loaded.pid, {}), loaded
 
 
 @contextmanager
