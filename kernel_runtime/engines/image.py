@@ -70,23 +70,24 @@ class ImageEngine:
     async def write(
         self,
         frozen: Frozen,
-        root: str,
+        sandbox: Sandbox,
         *,
         base: str | None = None,
         details: dict[str, Any] | None = None,
     ) -> Written:
         """Write an image of a frozen process; it can be woken meanwhile.
 
-        root: the root directory of its sandbox, as the supervisor sees it. base: ref of an image
-        of the same session, the last one best; what it holds already is not stored again. details:
-        plain JSON that `details` gives back. Raises CheckpointRefused; then nothing was stored.
+        sandbox: where it lives. base: ref of an image of the same session, the last one best; what
+        it holds already is not stored again. details: plain JSON for the manifest. Raises
+        CheckpointRefused; then nothing was stored.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
                 await ask(frozen, Command.IMAGE, [theirs.fileno()])
+            files = self._files.at(_root_of(sandbox))
             return await _in_thread(
-                ours, self._store.take_in, ours, self._files.at(root), base=base, details=details
+                ours, self._store.take_in, ours, files, base=base, details=details
             )
         except OSError as error:
             raise CheckpointRefused(
@@ -99,12 +100,12 @@ class ImageEngine:
         finally:
             ours.close()
 
-    async def load(self, ref: str, sandbox: Sandbox, root: str, *, checkpoint: str) -> Frozen:
+    async def load(self, ref: str, sandbox: Sandbox, *, checkpoint: str) -> Frozen:
         """Put an image back as a frozen process in this sandbox.
 
-        root: as in `write`, of this sandbox; the files that the image refers to must be there
-        again. The ids of its process and threads must be free. Raises RestoreFailed; then there is
-        no process.
+        The files that the image refers to must be there again, and the ids of its process and
+        threads should be free: in a new sandbox, before anything else is started. Raises
+        RestoreFailed; then there is no process.
         """
         try:
             image = await asyncio.to_thread(self._store.open, ref)
@@ -112,7 +113,7 @@ class ImageEngine:
             raise RestoreFailed(str(error)) from error
         with image:
             try:
-                await asyncio.to_thread(self._files.check, image, root)
+                await asyncio.to_thread(self._files.check, image, _root_of(sandbox))
             except StoreError as error:
                 raise RestoreFailed(str(error)) from error
             self._serial += 1
@@ -151,6 +152,11 @@ class ImageEngine:
             raise RestoreFailed(str(error)) from error
 
 
+def _root_of(sandbox: Sandbox) -> str:
+    """The root directory of its processes, as the supervisor sees it, without the last slash."""
+    return sandbox.proc().rstrip("/").removesuffix("/proc")
+
+
 async def _in_thread(
     stream: socket.socket, function: Callable[..., Written], *args: Any, **kwargs: Any
 ) -> Written:
@@ -161,7 +167,7 @@ async def _in_thread(
     except asyncio.CancelledError:
         with contextlib.suppress(OSError):
             stream.shutdown(socket.SHUT_RDWR)
-        await asyncio.wait([work])
+        await asyncio.gather(work, return_exceptions=True)
         raise
 
 
