@@ -70,14 +70,14 @@ class ImageEngine:
     async def write(
         self,
         frozen: Frozen,
-        sandbox: Sandbox,
+        root: str,
         *,
         base: str | None = None,
         details: dict[str, Any] | None = None,
     ) -> Written:
         """Write an image of a frozen process; it can be woken meanwhile.
 
-        sandbox: where it lives. base: ref of an image of the same session, the last one best; what
+        root: that of its sandbox (`Sandbox.root`). base: ref of an image of the same session, the last one best; what
         it holds already is not stored again. details: plain JSON for the manifest. Raises
         CheckpointRefused; then nothing was stored.
         """
@@ -85,7 +85,7 @@ class ImageEngine:
         try:
             with theirs:
                 await ask(frozen, Command.IMAGE, [theirs.fileno()])
-            files = self._files.at(_root_of(sandbox))
+            files = self._files.at(root)
             return await _in_thread(
                 ours, self._store.take_in, ours, files, base=base, details=details
             )
@@ -100,7 +100,7 @@ class ImageEngine:
         finally:
             ours.close()
 
-    async def load(self, ref: str, sandbox: Sandbox, *, checkpoint: str) -> Frozen:
+    async def load(self, ref: str, sandbox: Sandbox, root: str, *, checkpoint: str) -> Frozen:
         """Put an image back as a frozen process in this sandbox.
 
         The files that the image refers to must be there again, and the ids of its process and
@@ -113,7 +113,7 @@ class ImageEngine:
             raise RestoreFailed(str(error)) from error
         with image:
             try:
-                await asyncio.to_thread(self._files.check, image, _root_of(sandbox))
+                await asyncio.to_thread(self._files.check, image, root)
             except StoreError as error:
                 raise RestoreFailed(str(error)) from error
             self._serial += 1
@@ -150,11 +150,6 @@ class ImageEngine:
             return read_answer(image.ref, answer)
         except ImageUnusable as error:
             raise RestoreFailed(str(error)) from error
-
-
-def _root_of(sandbox: Sandbox) -> str:
-    """The root directory of its processes, as the supervisor sees it, without the last slash."""
-    return sandbox.proc().rstrip("/").removesuffix("/proc")
 
 
 async def _in_thread(

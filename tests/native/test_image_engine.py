@@ -133,11 +133,11 @@ def test_goes_on_in_another_sandbox(
         target = await start(sandbox, folder)
         pid = target.ask({"value": "os.getpid()"})
         frozen = await freeze(target, sandbox, folder, "first")
-        written = await images.write(frozen, sandbox, details={"of": "first"})
+        written = await images.write(frozen, sandbox.root, details={"of": "first"})
         for turn in range(3):
             await sandbox.close()
             sandbox = await new_sandbox(kind)
-            loaded = await images.load(written.ref, sandbox, checkpoint=frozen.checkpoint)
+            loaded = await images.load(written.ref, sandbox, sandbox.root, checkpoint=frozen.checkpoint)
             target = await wake(fork, loaded)
             assert target.ask({"value": "next(half)"}) == 5 + turn
             assert target.ask({"value": "os.getpid()"}) == pid or not sandbox.ids_kept
@@ -145,7 +145,7 @@ def test_goes_on_in_another_sandbox(
             counts = "[m := n, [time.sleep(.01) for _ in range(999) if n == m], n > m][2]"
             assert target.ask({"value": counts})
             frozen = await freeze(target, sandbox, folder, f"again{turn}")
-            written = await images.write(frozen, sandbox, base=written.ref)
+            written = await images.write(frozen, sandbox.root, base=written.ref)
             assert written.stored_bytes < written.bytes / 2
             await fork.drop(loaded)
         await sandbox.close()
@@ -161,24 +161,24 @@ def test_refusals(engine: tuple[ImageEngine, Path]) -> None:
         sandbox = await new_sandbox(NamespaceSandbox)
         target = await start(sandbox, folder)
         frozen = await freeze(target, sandbox, folder, "first")
-        written = await images.write(frozen, sandbox)
-        writing = asyncio.create_task(images.write(frozen, sandbox))
+        written = await images.write(frozen, sandbox.root)
+        writing = asyncio.create_task(images.write(frozen, sandbox.root))
         await asyncio.sleep(0.01)
         writing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await writing
         gone = Frozen("gone", 1, str(folder / "nobody"))
         with pytest.raises(CheckpointRefused, match="could not be written"):
-            await images.write(gone, sandbox)
+            await images.write(gone, sandbox.root)
         page_file = images._store.path / written.ref / PAGE_FILE
         page_file.rename(folder / "kept")
         with pytest.raises(RestoreFailed, match=PAGE_FILE):
-            await images.load(written.ref, sandbox, checkpoint="first")
+            await images.load(written.ref, sandbox, sandbox.root, checkpoint="first")
         (folder / "kept").rename(page_file)
         with with_loader("/bin/true"), pytest.raises(RestoreFailed, match="answer"):
-            await images.load(written.ref, sandbox, checkpoint="first")
+            await images.load(written.ref, sandbox, sandbox.root, checkpoint="first")
         with with_loader("/nowhere"), pytest.raises(RestoreFailed, match="nowhere"):
-            await images.load(written.ref, sandbox, checkpoint="first")
+            await images.load(written.ref, sandbox, sandbox.root, checkpoint="first")
         # target and frozen process are left, once the others have been reaped
         while len((await sandbox.request("list"))["pids"]) > 2:
             await asyncio.sleep(0.01)
