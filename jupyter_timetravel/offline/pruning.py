@@ -14,11 +14,13 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 
+from jupyter_timetravel.exchange.taking import left_over
 from jupyter_timetravel.offline import rules, stored, usage
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
 from jupyter_timetravel.offline.rules import Report, Wanted
 from jupyter_timetravel.offline.stored import Session, SessionInUse
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
+from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.errors import BadRequest, EnvironmentRefused
@@ -33,7 +35,8 @@ from kernel_runtime.timeline import (
     Timeline,
     TimelineState,
 )
-from kernel_runtime.timeline.text import plural, size_text
+from kernel_runtime.timeline.cells import along
+from kernel_runtime.timeline.text import one_line, plural, size_text
 
 SUMMARY = "delete old checkpoints, and layers and files that nothing needs any more"
 
@@ -95,10 +98,14 @@ def _one(
     store: Store, info: TimelineInfo, args: argparse.Namespace, wanted: Wanted, report: Report
 ) -> set[str]:
     """Prune one session; returns the snapshots that its deleted checkpoints had named."""
-    name = info.path or f"session {info.id[:12]}"
+    name = one_line(stored.name_of(info), 200)
     if args.session:
         return _whole(store, info, name, report)
     if info.path is None and not info.in_use:
+        if stored.is_aside(info) or info.origin is not None:
+            if args.notebook is not None:
+                report.add(f"{name}: belongs to no notebook now; --session deletes it as a whole")
+            return set()
         return _whole(store, info, name, report)  # nobody can find it again
     try:
         if report.dry_run and info.in_use:
@@ -113,11 +120,12 @@ def _one(
     if gone:
         report.add(f"{name}: {plural(len(gone), 'checkpoint')}")
     released = {c.ref for one in gone for c in one.captures if _names_snapshot(c)}
+    environment = None
     try:
-        environment = StoredEnvironment(session.environment)
+        if session.environment.is_dir():  # not where a kernel ran without layers
+            environment = StoredEnvironment(session.environment)
     except EnvironmentRefused as error:
         report.add(f"{name}: {error}")
-        environment = None
     if report.dry_run:
         _say_layers(session, environment, gone, name, report)
         return {ref for ref in released if ref}
@@ -179,6 +187,7 @@ def _delete(
         session.store.save(state, changed.values(), deleted_ids=ids)
     if environment is None:
         return
+    session.store.settle()
     layers = environment.unneeded(_kept_captures(timeline, ids))
     environment.delete(layers)
     freed = max(0, before - room_of([session.environment]))
@@ -198,7 +207,10 @@ def _without(timeline: Timeline, gone: set[str], changed: dict[str, Checkpoint])
     for checkpoint in timeline:
         parent = above(checkpoint.parent)
         if checkpoint.id not in gone and parent != checkpoint.parent:
-            changed[checkpoint.id] = replace(changed.get(checkpoint.id, checkpoint), parent=parent)
+            # the cells of those that go led to this one too
+            ran = tuple(placed.cell for placed in along(timeline, parent, checkpoint.id))
+            known = changed.get(checkpoint.id, checkpoint)
+            changed[checkpoint.id] = replace(known, parent=parent, cells=ran)
     state = timeline.state
     last_safety = state.last_safety if state.last_safety not in gone else None
     return replace(state, head=above(state.head), last_safety=last_safety)
@@ -233,6 +245,11 @@ def _left_over(store: Store, report: Report) -> None:
         report.add(f"environment {path.name[:12]} of a session that is gone", room_of([path]))
         if not report.dry_run:
             EnvironmentDirectory(path).remove()
+
+    for path in left_over(store.directory):
+        report.add("an import that was cut short", room_of([path]))
+        if not report.dry_run:
+            remove_tree(path)
 
 
 def _files(store: Store, released: set[str], report: Report) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernel_runtime import errors
 from kernel_runtime.executor import afterwake, copies, lost_children, native, variables, versions
+from kernel_runtime.executor.compensations import Compensations
+from kernel_runtime.executor.effects import Effects
 from kernel_runtime.executor.environ import EnvironmentVariables
 from kernel_runtime.executor.link import Link
 from kernel_runtime.executor.signals import LeaveCell, interrupts_put_off
@@ -39,6 +41,9 @@ class TimeTravel:
         self._hurried = False
         self._faults = 0
         self._fault_s = 0.0
+        self.effects = Effects(link)
+        self.compensations = Compensations(self.effects)
+        self.effects.install()
         afterwake.prepare()
 
     def say_hello(self, **fields: Any) -> None:
@@ -58,6 +63,11 @@ class TimeTravel:
         self._hurried = time.monotonic() - self._frozen_at < _HURRY_S
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
+    def cell_begins(self) -> None:
+        """What it does outside of the session is noted from now on."""
+        parent = self._kernel.get_parent("shell")  # type: ignore[no-untyped-call]
+        self.effects.begin(parent["header"]["msg_id"])
+
     # What the supervisor commands
 
     def obey_at_once(self, frame: Frame) -> bool:
@@ -76,10 +86,18 @@ class TimeTravel:
             self._kernel.open_comms(command["ids"])
         elif name == "variables":
             self._link.report(report="variables", id=command["id"], variables=self._summary())
+        elif name == "load_namespace":
+            copies.load_into(self._kernel, self._link.take_descriptor())
+            self._link.report(report="loaded", id=command["id"])
         elif name == "versions":
             self._link.report(
                 report="versions", id=command["id"], **versions.loaded(command["modules"])
             )
+        elif name == "compensations":
+            known = self.compensations.known(command["ids"])
+            self._link.report(report="compensations", id=command["id"], known=known)
+        elif name == "effects":
+            self.effects.obey(command["held"], command["not_held"], command["otherwise"])
         elif name == "shutdown":
             self._kernel.io_loop.stop()
 
@@ -92,6 +110,7 @@ class TimeTravel:
     def _freeze(self, command: dict[str, Any]) -> None:
         listener = self._link.take_descriptor()
         hold = self._link.take_descriptor() if command["held"] else -1
+        self.effects.flush()  # else the frozen process would tell of them once more
         summary = self._summary()
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
         # pages that the cell wrote first since the checkpoint before, at what one costs here

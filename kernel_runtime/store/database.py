@@ -21,16 +21,18 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
-from kernel_runtime.store import filesystem_type, locks, rows, schema
+from kernel_runtime.store import filesystem_type, filing, integrity, locks, reserve, rows, schema
 from kernel_runtime.store.errors import DatabaseDamaged, StoreError, TimelineInUse, refused
 from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic
-from kernel_runtime.store.paths import private_directory, private_file
+from kernel_runtime.store.origins import Origin
+from kernel_runtime.store.paths import private_directory, private_file, sync
+from kernel_runtime.timeline.documents import Looks, Verdict
 from kernel_runtime.timeline.model import (
     VOLATILE_ENGINES,
     Capture,
@@ -54,6 +56,10 @@ class TimelineInfo:
     created_at: datetime
     checkpoints: int
     in_use: bool
+    looks: Looks | None = None
+    """Of its notebook; without a path: another notebook has taken its name since."""
+    origin: Origin | None = None
+    """Where it was imported from."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,11 @@ def open_store(directory: Path, keys: Keys | None = None) -> Store:
     """
     private_directory(directory)
     private_directory(directory / "locks")
+    reserve.keep(directory)
+    return reserve.used_for(directory, lambda: _open(directory, keys or Keys()))
+
+
+def _open(directory: Path, keys: Keys) -> Store:
     path = directory / FILE_NAME
     # SQLite gives its journal files the mode of the database file.
     private_file(path)
@@ -91,7 +102,7 @@ def open_store(directory: Path, keys: Keys | None = None) -> Store:
     except BaseException:
         connection.close()
         raise
-    return Store(directory, connection, keys or Keys(), syncs_by_itself=not wal)
+    return Store(directory, connection, keys, syncs_by_itself=not wal)
 
 
 class Store:
@@ -109,6 +120,7 @@ class Store:
         self._connection = connection
         self._keys = keys
         self._doubtful: set[str] = set()
+        self._is_uncertain = False
         self._syncs_by_itself = syncs_by_itself
         self._lock = threading.RLock()
         self._timelines: set[str] = set()
@@ -172,20 +184,23 @@ class Store:
         with self._reading():
             found = self._connection.execute(
                 "SELECT id, path, kernel_name, created_at,"
-                " (SELECT count(*) FROM checkpoints WHERE timeline = timelines.id)"
+                " (SELECT count(*) FROM checkpoints WHERE timeline = timelines.id), looks, origin"
                 " FROM timelines ORDER BY rowid"
             ).fetchall()
-        return [
-            TimelineInfo(
-                id=id,
-                path=None if path is None else os.fsdecode(path),
-                kernel_name=kernel_name,
-                created_at=datetime.fromisoformat(created_at),
-                checkpoints=count,
-                in_use=locks.is_held(self._lock_path(id)),
-            )
-            for id, path, kernel_name, created_at, count in found
-        ]
+        with self._decoding():
+            return [
+                TimelineInfo(
+                    id=id,
+                    path=None if path is None else os.fsdecode(path),
+                    kernel_name=kernel_name,
+                    created_at=datetime.fromisoformat(created_at),
+                    checkpoints=count,
+                    in_use=locks.is_held(self._lock_path(id)),
+                    looks=filing.read_looks(looks),
+                    origin=Origin.from_json(origin) if origin else None,
+                )
+                for id, path, kernel_name, created_at, count, looks, origin in found
+            ]
 
     def look_at(self, id: str) -> Timeline:
         """A timeline as it is now, to read only: a kernel may have it. Raises StoreError."""
@@ -199,14 +214,17 @@ class Store:
             return Timeline(*_whole(TimelineState(*row), found))
 
     def forget(self, id: str) -> Purged | None:
-        """Delete a timeline with all of its checkpoints; None if a kernel has it."""
-        return self._purge(id)
+        """Delete a timeline with all of its checkpoints; None if a kernel has it.
+
+        Works on a full disk too. Raises StoreError.
+        """
+        return reserve.used_for(self.directory, lambda: self._purge(id))
 
     def purge(self) -> list[Purged]:
         """Delete the timelines without a notebook whose supervisor is gone."""
         with self._reading():
             found = self._connection.execute(
-                "SELECT id FROM timelines WHERE path IS NULL"
+                "SELECT id FROM timelines WHERE path IS NULL AND looks IS NULL AND origin IS NULL"
             ).fetchall()
         return [gone for (id,) in found if (gone := self._purge(id)) is not None]
 
@@ -215,13 +233,73 @@ class Store:
         if not locks.acquire(lock):
             return None
         try:
-            with self._transaction():
+            with self._transaction(durable=True):
                 checkpoints = self._checkpoints(id)
                 captures = [c for checkpoint in checkpoints for c in checkpoint.captures]
                 self._connection.execute("DELETE FROM timelines WHERE id = ?", (id,))
         finally:
             locks.release(lock, remove=True)
         return Purged(id, tuple(captures))
+
+    # -- notebooks --------------------------------------------------------------------------
+
+    def decide(self, present: Looks, kernel_name: str) -> Verdict:
+        """Decide which timeline a notebook goes on with and file that under its path.
+
+        `load_timeline` finds it there afterwards. Raises StoreError; then nothing was changed.
+        """
+        with self._transaction():
+            return filing.settle(self._connection, present, kernel_name, self._has)
+
+    def renamed(self, path: str, kernel_name: str) -> str | None:
+        """Where the notebook is now that had this path, if that is known."""
+        with self._reading():
+            return filing.renamed(self._connection, os.path.realpath(path), kernel_name)
+
+    def note_looks(self, id: str, looks: Looks) -> None:
+        """Keep what a timeline's notebook looks like; its path too, unless that is another's."""
+        with self._transaction():
+            filing.note_looks(self._connection, id, looks)
+
+    def file_under(self, id: str, path: str | None, origin: Origin | None) -> None:
+        """Give a timeline a notebook's path and an origin. Whatever had the path is set aside.
+
+        Raises TimelineInUse if a kernel has one of the two, StoreError.
+        """
+        with self._transaction():
+            filing.file_under(self._connection, id, path, origin, self._has)
+
+    def insert(
+        self,
+        state: TimelineState,
+        kernel_name: str,
+        origin: Origin,
+        checkpoints: Iterable[Checkpoint],
+    ) -> None:
+        """Write an imported timeline, which belongs to no notebook yet; signed if it is trusted.
+
+        Raises StoreError.
+        """
+        keys = self._keys if origin.trusted else None
+        with self._transaction(durable=True):
+            self._connection.execute(
+                "INSERT INTO timelines (id, kernel_name, created_at, head, next_number, origin)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    state.id,
+                    kernel_name,
+                    _now(),
+                    state.head,
+                    state.next_number,
+                    origin.as_json(),
+                ),
+            )
+            for checkpoint in checkpoints:
+                rows.write_checkpoint(self._connection, state.id, checkpoint, keys)
+
+    def _has(self, id: str) -> bool:
+        """Whether a live process has a timeline."""
+        return locks.is_held(self._lock_path(id))
 
     # -- checkpoints ------------------------------------------------------------------------
 
@@ -234,9 +312,15 @@ class Store:
     ) -> None:
         """Write a timeline's state, new or changed checkpoints and deletions, all or nothing.
 
-        Raises StoreError, and then nothing was written.
+        Deleting works on a full disk too. Raises StoreError, and then nothing was written.
         """
-        given = list(checkpoints)
+        given, gone = list(checkpoints), list(deleted_ids)
+        if gone:
+            reserve.used_for(self.directory, lambda: self._save(state, given, gone))
+        else:
+            self._save(state, given, gone)
+
+    def _save(self, state: TimelineState, given: list[Checkpoint], gone: list[str]) -> None:
         with self._transaction(durable=any(not c.is_auto for c in given)):
             updated = self._connection.execute(
                 "UPDATE timelines SET head = ?, last_safety = ?, next_number = ? WHERE id = ?",
@@ -249,7 +333,7 @@ class Store:
                     "have its checkpoints stored again."
                 )
             self._connection.executemany(
-                "DELETE FROM checkpoints WHERE id = ?", [(id,) for id in deleted_ids]
+                "DELETE FROM checkpoints WHERE id = ?", [(id,) for id in gone]
             )
             for checkpoint in given:
                 keys = self._keys_for(checkpoint)
@@ -257,7 +341,8 @@ class Store:
 
     def references(self, kind: str, engine: str | None = None) -> set[str]:
         """Every ``ref`` that some capture of that kind (and engine) still needs, in all
-        timelines."""
+        timelines; what they do not name any more may be deleted, see ``settle``."""
+        self.settle()
         with self._reading():
             found = self._connection.execute(
                 "SELECT ref FROM captures WHERE kind = ?1 AND (?2 IS NULL OR engine = ?2)"
@@ -265,6 +350,29 @@ class Store:
                 (kind, engine),
             )
             return {ref for (ref,) in found}
+
+    def settle(self) -> None:
+        """Make what was committed so far outlive a power cut. Raises StoreError.
+
+        Must be called between a commit and the deletion of what was needed before it: else the
+        old rows could come back without their data.
+        """
+        if not self._syncs_by_itself:
+            reserve.used_for(self.directory, self._settle)
+
+    def _settle(self) -> None:
+        if self._is_uncertain:
+            # What a failed commit left in the log could come to life when that is read anew.
+            # The next commit is written over it.
+            with self._transaction():
+                self._connection.execute("UPDATE timelines SET next_number = next_number")
+        try:
+            # SQLite holds no lock on this file that closing it here would drop.
+            with suppress(FileNotFoundError):
+                sync(self.directory / f"{FILE_NAME}-wal")
+            sync(self.directory)
+        except OSError as error:
+            raise refused(self.directory / FILE_NAME, error) from error
 
     def variables(self, checkpoint_id: str) -> Mapping[str, Summary]:
         """The summaries that were saved with a checkpoint; empty if it is gone."""
@@ -274,6 +382,11 @@ class Store:
             ).fetchone()
         with self._decoding():
             return rows.unpack_variables(row[0]) if row else {}
+
+    def problems(self) -> list[str]:
+        """What is wrong with the database, as sentences. Reads all of it."""
+        with self._lock:
+            return list(integrity.problems(self._connection))
 
     # -- signatures -------------------------------------------------------------------------
 
@@ -353,7 +466,9 @@ class Store:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield
+                    self._is_uncertain = True
                     self._connection.execute("COMMIT")
+                    self._is_uncertain = False
                 except BaseException:
                     # SQLite rolls back by itself after some errors (a full disk): the first error
                     # must not be hidden by a second.

@@ -15,7 +15,9 @@ from datetime import datetime, timezone
 
 from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.keys import Keys, KeyUnusable
+from kernel_runtime.timeline import cells
 from kernel_runtime.timeline.model import Capture, Checkpoint, Coordinate, Note, Summary
+from kernel_runtime.timeline.text import storable
 
 PURPOSE = "checkpoint 1"
 """Of the signatures of rows."""
@@ -57,6 +59,7 @@ def write_checkpoint(
             ),
         )
     write_captures(connection, timeline_id, checkpoint, keys)
+    _write_cells(connection, checkpoint)
 
 
 def write_captures(
@@ -77,6 +80,23 @@ def write_captures(
     )
 
 
+def _write_cells(connection: sqlite3.Connection, checkpoint: Checkpoint) -> None:
+    """Write its cells where they are not there yet; they only ever grow, from a deleted parent."""
+    (known,) = connection.execute(
+        "SELECT count(*) FROM cells WHERE checkpoint = ?", (checkpoint.id,)
+    ).fetchone()
+    if known == len(checkpoint.cells):
+        return
+    connection.execute("DELETE FROM cells WHERE checkpoint = ?", (checkpoint.id,))
+    connection.executemany(
+        "INSERT INTO cells VALUES (?, ?, ?, ?)",
+        [
+            (checkpoint.id, position, storable(cell.source), json.dumps(cells.pack(cell)))
+            for position, cell in enumerate(checkpoint.cells)
+        ],
+    )
+
+
 def read_checkpoints(
     connection: sqlite3.Connection, timeline_id: str, read_variables: ReadVariables
 ) -> list[Checkpoint]:
@@ -92,6 +112,14 @@ def read_checkpoints(
         captures.setdefault(id, []).append(
             Capture(kind, engine, state, size, ref, error, not_captured, json.loads(details))
         )
+    ran: dict[str, list[cells.Cell]] = {}
+    for id, source, details in connection.execute(
+        "SELECT checkpoint, source, details FROM cells"
+        " WHERE checkpoint IN (SELECT id FROM checkpoints WHERE timeline = ?)"
+        " ORDER BY checkpoint, position",
+        (timeline_id,),
+    ):
+        ran.setdefault(id, []).append(cells.unpack(json.loads(details), source))
     found = connection.execute(
         "SELECT id, number, parent, created_at, comment, label, pinned, is_auto, reason, code,"
         " epoch, incarnation, execution_count, cell_id, msg_id"
@@ -113,6 +141,7 @@ def read_checkpoints(
             coordinate=Coordinate(*row[10:]),
             captures=tuple(captures.get(row[0], ())),
             variables=StoredVariables(row[0], read_variables),
+            cells=tuple(ran.get(row[0], ())),
         )
         for row in found
     ]
@@ -144,30 +173,30 @@ def signed_text(timeline_id: str, checkpoint: Checkpoint) -> bytes:
     return json.dumps([timeline_id, checkpoint.id, checkpoint.number, refs]).encode("ascii")
 
 
-def digest_of_row(checkpoint: Checkpoint) -> str:
+def digest_of_row(checkpoint: Checkpoint, signature: str | None) -> str:
     """Over all that is stored of a checkpoint but its variables, which zlib checks."""
     changing = {"variables": None, "captures": [_capture_row(c) for c in checkpoint.captures]}
     whole = {**vars(checkpoint), "coordinate": vars(checkpoint.coordinate), **changing}
-    whole["created_at"] = _utc(checkpoint)
+    whole |= {"created_at": _utc(checkpoint), "signature": signature}
     return digest_of(json.dumps(whole, default=repr).encode("ascii"))
 
 
 def _write_seal(
     connection: sqlite3.Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
 ) -> None:
-    connection.execute(
-        "INSERT INTO seals VALUES (?, ?, NULL)"
-        " ON CONFLICT (checkpoint) DO UPDATE SET digest = excluded.digest",
-        (checkpoint.id, digest_of_row(checkpoint)),
-    )
-    if keys is None:
-        return
     signature = None
-    # Without a key the session is recorded all the same; its namespaces are not loaded again.
-    with contextlib.suppress(KeyUnusable):
-        signature = keys.sign(PURPOSE, signed_text(timeline_id, checkpoint))
+    if keys is None:
+        row = connection.execute(
+            "SELECT signature FROM seals WHERE checkpoint = ?", (checkpoint.id,)
+        ).fetchone()
+        signature = row[0] if row else None
+    else:
+        # Without a key the session is recorded all the same; its namespaces are not loaded again.
+        with contextlib.suppress(KeyUnusable):
+            signature = keys.sign(PURPOSE, signed_text(timeline_id, checkpoint))
     connection.execute(
-        "UPDATE seals SET signature = ? WHERE checkpoint = ?", (signature, checkpoint.id)
+        "INSERT OR REPLACE INTO seals VALUES (?, ?, ?)",
+        (checkpoint.id, digest_of_row(checkpoint, signature), signature),
     )
 
 

@@ -80,6 +80,24 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        # What the notebook was like (timeline.documents.Looks), JSON. Without a path but with
+        # looks: another notebook has taken the name; the history is kept.
+        "ALTER TABLE timelines ADD COLUMN looks TEXT",
+        # Of an imported timeline (store.origins.Origin), JSON.
+        "ALTER TABLE timelines ADD COLUMN origin TEXT",
+    ),
+    (
+        """
+        CREATE TABLE cells (
+            checkpoint TEXT NOT NULL REFERENCES checkpoints (id) ON DELETE CASCADE,
+            position INTEGER NOT NULL,
+            source TEXT NOT NULL,
+            details TEXT NOT NULL,       -- JSON
+            PRIMARY KEY (checkpoint, position)
+        )
+        """,
+    ),
 )
 
 
