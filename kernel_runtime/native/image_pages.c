@@ -13,6 +13,8 @@
 #include "image.h"
 #include "memory.h"
 
+#include <sys/uio.h>
+
 #define TEXT_SIZE ((size_t)64 << 20)
 #define LIST_SIZE ((size_t)16 << 20) /* vm.max_map_count is 65530 unless somebody has raised it */
 #define ENTRIES 8192
@@ -23,8 +25,24 @@
 #define LARGE_BLOCK ((uint64_t)1 << 20)
 #define IS_MMAPPED 2
 #define BLOCK_FLAGS 7
-#define EMPTY_LOOK ((uint64_t)1 << 30) /* larger ones without a private page are not searched */
+#define LARGE_MAPPING ((uint64_t)256 << 20)
 #define PAGE_FILE_SUFFIX ".ttpages"
+
+/* PAGEMAP_SCAN, Linux 6.7 (linux/fs.h; our headers may be older): finds what is populated in a large
+ * mapping, such as a reserved terabyte, without looking at every page. */
+#define PAGEMAP_SCAN 0xc0606610u
+#define PAGE_IS_PRESENT 8
+#define PAGE_IS_SWAPPED 16
+#define PAGE_IS_GUARD 256
+
+struct scan {
+  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any_of,
+      returned;
+};
+
+struct region {
+  uint64_t start, end, categories;
+};
 
 enum kind { ANONYMOUS, OF_A_FILE, COPIED, UNREADABLE };
 
@@ -75,6 +93,36 @@ static int read_smaps(struct work *w) {
   while ((n = tt_retry_read(fd, w->text + w->size, TEXT_SIZE - w->size)) > 0) w->size += (size_t)n;
   tt_close(fd);
   return n < 0 ? (int)n : w->size == TEXT_SIZE ? -E2BIG : 0;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+void tt_image_put(struct tt_image_out *out, enum tt_image_tag tag, const void *data, size_t size,
+                  const void *more, size_t more_size) {
+  struct tt_image_record record = {tag, (uint32_t)size};
+  struct iovec parts[3] = {{&record, sizeof record}, {(void *)data, size}, {(void *)more, more_size}};
+  struct msghdr message;
+  if (tag == TT_IMAGE_MAP) record.size += (uint32_t)more_size;
+  memset(&message, 0, sizeof message);
+  message.msg_iov = parts;
+  message.msg_iovlen = 3;
+  while (!out->error && message.msg_iovlen) {
+    long n = SC(SYS_sendmsg, out->fd, &message, MSG_NOSIGNAL);
+    if (n == -EINTR) continue;
+    if (n < 0) {
+      out->error = (int)n;
+      return;
+    }
+    while (message.msg_iovlen && (size_t)n >= message.msg_iov->iov_len) {
+      n -= (long)message.msg_iov->iov_len;
+      message.msg_iov++;
+      message.msg_iovlen--;
+    }
+    if (message.msg_iovlen) {
+      message.msg_iov->iov_base = (char *)message.msg_iov->iov_base + n;
+      message.msg_iov->iov_len -= (size_t)n;
+    }
+  }
 }
 
 /* --- the list ----------------------------------------------------------------------------------- */
@@ -259,11 +307,10 @@ static size_t put_run(struct work *w, struct tt_image_out *out, const struct map
   return i;
 }
 
-static void put_private(struct work *w, struct tt_image_out *out, const struct mapping *m) {
-  uint64_t at = m->line.start;
-  if (!m->private_bytes && m->line.end - at > EMPTY_LOOK) return;
-  while (at < m->line.end && !out->error) {
-    size_t count = (m->line.end - at) / tt_page;
+static void put_populated(struct work *w, struct tt_image_out *out, const struct mapping *m,
+                          uint64_t at, uint64_t end) {
+  while (at < end && !out->error) {
+    size_t count = (end - at) / tt_page;
     if (count > ENTRIES) count = ENTRIES;
     long n = SC(SYS_pread64, w->pagemap, w->entries, count * 8, at / tt_page * 8);
     if (n < 8) {
@@ -273,6 +320,40 @@ static void put_private(struct work *w, struct tt_image_out *out, const struct m
     count = (size_t)n / 8;
     for (size_t i = 0; i < count && !out->error;) i = put_run(w, out, m, at, i, count);
     at += count * tt_page;
+  }
+}
+
+/* The next populated part of [*at, end); an empty one at the end. All of it where the kernel does
+ * not tell. */
+static struct region find_populated(const struct work *w, uint64_t at, uint64_t end) {
+  struct region region = {at, end, 0};
+  uint64_t wanted = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+  struct scan scan = {sizeof scan, 0, at, end, 0, (uintptr_t)&region, 1, 0, 0, 0,
+                      wanted | PAGE_IS_GUARD, 0};
+  scan.returned = wanted;
+  long n = SC(SYS_ioctl, w->pagemap, PAGEMAP_SCAN, &scan);
+  if (n == -EINVAL) { /* a kernel that does not tell guards */
+    scan.any_of = wanted;
+    n = SC(SYS_ioctl, w->pagemap, PAGEMAP_SCAN, &scan);
+  }
+  if (n == 0) region.start = region.end = end;
+  if (n < 0) {
+    region.start = at;
+    region.end = end;
+  }
+  return region;
+}
+
+static void put_private(struct work *w, struct tt_image_out *out, const struct mapping *m) {
+  uint64_t at = m->line.start, end = m->line.end;
+  if (end - at < LARGE_MAPPING) {
+    put_populated(w, out, m, at, end);
+    return;
+  }
+  while (at < end && !out->error) {
+    struct region region = find_populated(w, at, end);
+    put_populated(w, out, m, region.start, region.end);
+    at = region.end;
   }
 }
 
