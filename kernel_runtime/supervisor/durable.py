@@ -248,11 +248,16 @@ class Durability:
 
     # Reading
 
-    async def manifest(self, capture: Capture) -> dict[str, Any]:
-        """What a capture holds, verified. Raises RestoreRefused; nothing was changed."""
-        assert capture.ref is not None
+    async def manifest(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """What its capture holds, verified. Raises RestoreRefused; nothing was changed."""
+        session = self._session
+        capture = session.timeline[checkpoint.id].capture(KIND)
+        assert capture is not None and capture.ref is not None
         engine, ref = self.engine, capture.ref
         try:
+            await session.persistence.authenticate(
+                session.timeline, session.timeline[checkpoint.id]
+            )
             return await asyncio.to_thread(engine.store.manifest, ref)
         except Exception as error:  # missing, damaged, not ours
             raise RestoreRefused(

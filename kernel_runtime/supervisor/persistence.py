@@ -181,6 +181,13 @@ class Persistence:
         # in the worker: after the writes that were submitted before
         return await loop.run_in_executor(self._worker, lambda: ref in _snapshots(store))
 
+    async def authenticate(self, timeline: Timeline, checkpoint: Checkpoint) -> None:
+        """See that what a checkpoint names on the disk is this user's. Raises StoreError."""
+        if self._store is None:
+            raise StoreError("The store is closed.")
+        await self.written()
+        await asyncio.to_thread(self._store.authenticate, timeline.id, checkpoint)
+
     def namespaces(self) -> set[str]:
         """The manifests that some checkpoint of the store names. In any thread.
 
