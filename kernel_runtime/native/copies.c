@@ -204,7 +204,7 @@ static void ignore_signals(void) {
 
 /* As little as can be of what the session needs. Where processes are grouped by session
  * (sched_autogroup), priorities count within a group only, and this process is a session. */
-static void step_back(void) {
+void tt_step_back(void) {
   int none = 0; /* struct sched_param */
   SC(SYS_sched_setscheduler, 0, SCHED_OTHER, &none);
   SC(SYS_setpriority, PRIO_PROCESS, 0, LOWEST_PRIORITY);
@@ -217,7 +217,7 @@ static void step_back(void) {
 int tt_copies_confine(const struct tt_state *state) {
   const struct tt_freeze *f = state->freeze;
   ignore_signals();
-  step_back();
+  tt_step_back();
   if (!f->filter_count) return 0;
   struct sock_filter *filter = (struct sock_filter *)(uintptr_t)f->filter;
   for (uint32_t i = 0; i < f->filter_count; i++)

@@ -125,7 +125,9 @@ enum tt_command {
   TT_WAKE = 2,    /* descriptors: link, out, err, as many of them as were given to tt_freeze */
   TT_TWIN = 3,    /* descriptor: a listening socket. Makes a frozen clone that serves it */
   TT_UNSHARE = 4, /* arg64: bytes at most. Makes pages its own; the next connection ends it early */
-  TT_QUIT = 5     /* answers, then exits */
+  TT_QUIT = 5,    /* answers, then exits */
+  TT_IMAGE = 6    /* descriptor: a SOCK_STREAM socket. A clone writes an image to it (image.h); the
+                   * answer, its pid, comes before it is written */
 };
 
 /* Flags of TT_WAKE. */

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -512,28 +511,8 @@ class Commands:
         return {"checkpoint": session.timeline.record(session.timeline[id])}
 
     async def do_delete(self, checkpoint: Spec) -> dict[str, Any]:
-        session = self._session
-        async with session.lock:
-            found = session.timeline.resolve(checkpoint)
-            record = session.timeline.record(found)
-            gone = session.timeline.delete(found.id)
-            frozen = session.frozen.pop(found.id, None)
-            session.persistence.delete(session.timeline, gone)
-            if frozen is not None:
-                await session.engine.drop(frozen)
-            refs = [
-                c.ref
-                for c in found.captures
-                if c.kind == "filesystem" and c.engine != "overlay" and c.ref
-            ]
-            for ref in refs:
-                if not await session.persistence.names_snapshot(ref):
-                    with contextlib.suppress(WorkspaceError, OSError):
-                        await session.files.release([ref])
-        session.background(session.tidy_environment())
-        session.background(session.durability.sweep())
-        session.events.publish("checkpoint_deleted", id=found.id, number=found.number)
-        return {"deleted": record}
+        found = self._session.timeline.resolve(checkpoint)
+        return {"deleted": await self._session.deletion.delete(found.id)}
 
     async def do_config(self, set: dict[str, Any] | None = None) -> dict[str, Any]:
         config = self._session.config

@@ -35,6 +35,12 @@ class Supervisor(Configurable):
         help="Seconds that the end of the kernel waits for what is being written. A server kills "
         "a kernel that takes longer than five (KernelManager.shutdown_wait_time).",
     ).tag(config=True)
+    verify_every = Float(
+        0.0,
+        min=0.0,
+        help="Hours after which the newest state on the disk is loaded for real again, in a "
+        "scratch process, while no cell runs. 0: when it is asked for only.",
+    ).tag(config=True, live=True)
     resume = Enum(
         ("ask", "auto"),
         "ask",
@@ -109,6 +115,18 @@ class Supervisor(Configurable):
         min=0.0,
         max=1.0,
         help="Part of the memory (the cgroup's or the machine's) that checkpoints may hold.",
+    ).tag(config=True, live=True)
+    keep_last = Integer(
+        1000,
+        min=0,
+        help="Automatic checkpoints that stay: the newest so many (0: all of them). What is "
+        "labelled, pinned or made by hand stays, whatever its age.",
+    ).tag(config=True, live=True)
+    keep_hourly = Integer(
+        48, min=0, help="And the last of each of the newest so many hours that have one."
+    ).tag(config=True, live=True)
+    keep_daily = Integer(
+        60, min=0, help="And the last of each of the newest so many days that have one."
     ).tag(config=True, live=True)
     max_processes = Integer(2000, min=2, help="Most frozen processes that are kept.").tag(
         config=True, live=True

@@ -5,10 +5,12 @@ Single variables, resuming after the kernel is gone, and the proof that they can
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 from kernel_runtime.blob_channel import ChannelError
 from kernel_runtime.errors import (
@@ -27,6 +29,9 @@ from kernel_runtime.timeline.variables import differs_elsewhere
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
+
+
+_LOOK_S: Final = 30.0
 
 
 class Portable:
@@ -162,6 +167,26 @@ class Portable:
             )
         return {"verified": checked, "text": _verified_text(checked)}
 
+    async def on_schedule(self) -> None:
+        """Verify the newest state on the disk now and then, if the user says so."""
+        session = self._session
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            hours = session.config.verify_every
+            newest = next((c for c in reversed(list(session.timeline)) if _is_ready(c)), None)
+            if not hours or newest is None or not session.router.idle:
+                continue
+            since = _verified_at(newest)
+            if since is not None and session.now() - since < timedelta(hours=hours):
+                continue
+            for one in (await self.verify([newest]))["verified"]:
+                if one["problems"]:
+                    session.router.say_next(
+                        f"{title(one['checkpoint'])} would not come back whole from the disk: "
+                        f"{'; '.join(one['problems'])}. It is held in memory as long as the "
+                        "kernel runs; `%checkpoint` writes another one."
+                    )
+
     async def _verify(self, target: Checkpoint) -> list[str]:
         durability = self._session.durability
         capture = target.capture(KIND)
@@ -184,6 +209,17 @@ class Portable:
             elif differs_elsewhere(recorded, loaded.summaries[name]):
                 problems.append(f"{name}: it has another value than the session had")
         return problems
+
+
+def _is_ready(checkpoint: Checkpoint) -> bool:
+    capture = checkpoint.capture(KIND)
+    return capture is not None and capture.state == "ready"
+
+
+def _verified_at(checkpoint: Checkpoint) -> datetime | None:
+    capture = checkpoint.capture(KIND)
+    told = capture.details.get("verified_at") if capture is not None else None
+    return datetime.fromisoformat(told) if told else None
 
 
 def _check_names(target: Checkpoint, manifest: Mapping[str, Any], names: Sequence[str]) -> None:

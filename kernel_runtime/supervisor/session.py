@@ -31,6 +31,7 @@ from kernel_runtime.supervisor.checkpoints import Checkpointer
 from kernel_runtime.supervisor.commands import Commands
 from kernel_runtime.supervisor.compensations import Compensations
 from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.supervisor.deletion import Deletion
 from kernel_runtime.supervisor.durable import Durability
 from kernel_runtime.supervisor.environment import Environment, layers_of
 from kernel_runtime.supervisor.events import Events
@@ -132,6 +133,7 @@ class Session:
         self.checkpoints = Checkpointer(self)
         self.restores = Restorer(self)
         self.recovery = Recovery(self)
+        self.deletion = Deletion(self)
         self.commands = Commands(self)
         self.portable = Portable(self)
         self.rescue = Rescue(self)
@@ -173,6 +175,7 @@ class Session:
         if self.environment.enabled:
             self.background(self._look_after_environment())
         self.background(self._first_checkpoint())
+        self.background(self.portable.on_schedule())
 
     async def _first_checkpoint(self) -> None:
         tell = asyncio.get_running_loop().call_later(_SLOW_START_S, self._tell_slow_start)

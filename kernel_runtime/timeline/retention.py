@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
 
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.tree import Timeline
@@ -93,10 +92,6 @@ class RetentionRules:
         """Whether anything goes for another reason than its size."""
         given = (self.keep_last, self.hourly, self.daily, self.older_than)
         return any(rule is not None for rule in given)
-
-
-DEFAULT_RULES: Final = RetentionRules(keep_last=200, hourly=48, daily=60)
-"""Without a budget, which depends on the disk: see `default_budget`."""
 
 
 @dataclass(frozen=True)
@@ -182,11 +177,6 @@ def implausible(timeline: Timeline, now: datetime) -> frozenset[str]:
         else:
             latest = checkpoint.created_at
     return frozenset(wrong)
-
-
-def default_budget(free_bytes: int, taken_bytes: int) -> int:
-    """What all checkpoints of a store may take: a quarter of what the disk has for them."""
-    return (free_bytes + taken_bytes) // 4
 
 
 def _may_go(timeline: Timeline, checkpoint: Checkpoint) -> bool:

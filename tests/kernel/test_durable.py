@@ -183,3 +183,23 @@ def test_a_copy_is_not_the_session(
         "kill refused",
         "run refused",
     }
+
+
+def test_retention_keeps_the_newest_and_what_was_asked_for(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    settings = ("--Supervisor.keep_last=5", "--Supervisor.keep_hourly=0")
+    notebook = start_notebook(*settings, "--Supervisor.keep_daily=0", **document)
+    notebook.run("x = 0")
+    notebook.run("%checkpoint kept")
+    for _ in range(8):
+        notebook.run("x += 1")
+    end = time.monotonic() + 60
+    while True:
+        left = [c["number"] for c in notebook.command("list")["checkpoints"]]
+        if len(left) < 9:
+            break
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
+    assert 2 in left and left[-1] == 10 and 1 not in left
+    assert notebook.run("%restore 2\n").status == "ok" and notebook.run("x").result == "0"

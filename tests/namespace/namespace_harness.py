@@ -249,10 +249,10 @@ if __name__ == "__main__":
     # The cells get ``__main__``, and this module goes on under its own name.
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location("namespace_harness_inside", __file__)
+    spec = importlib.util.spec_from_file_location("namespace_harness", __file__)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["namespace_harness_inside"] = module
+    sys.modules["namespace_harness"] = module
     spec.loader.exec_module(module)
     module.__file__ = None  # not a module of the user's, whose data is kept
     module._main(sys.argv[1], sys.argv[2])

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from namespace_harness import Dumped, dump, load
+
 from tests.conftest import ROOT
-from tests.namespace.namespace_harness import Dumped, dump, load
 
 
 def test_case_07_files_keep_their_content_and_their_positions(tmp_path: Path) -> None:

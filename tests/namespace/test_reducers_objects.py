@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from namespace_harness import dump, load
 
 from kernel_runtime.executor.namespace.reducers import iterators
-from tests.namespace.namespace_harness import dump, load
 
 
 def test_case_11_caches_keep_what_they_hold(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ AGAIN = """
 import json
 from kernel_runtime.executor.namespace.loading import load
 from kernel_runtime.executor.namespace.session import SessionState
-from tests.namespace.namespace_harness import DirectoryStore
+from namespace_harness import DirectoryStore
 _ = load(json.load(open("manifest.json")), DirectoryStore("."), SessionState(globals()))
 """
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from tests.namespace.namespace_harness import dump, load
+from namespace_harness import dump, load
 
 
 def test_case_10_settings_that_live_in_libraries(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from power_cut import Disk, put_on_disk, read_notes
+from store_world import Session
 
 from kernel_runtime.engines.workspace.snapshots import reachable
 from kernel_runtime.store.blobs import BlobStore
@@ -26,6 +28,7 @@ from kernel_runtime.store.namespaces import NamespaceStore
 HERE = Path(__file__).resolve().parent
 CUTS = int(os.environ.get("TT_POWER_CUTS", "120"))
 FULLS = int(os.environ.get("TT_FULL_DISKS", "25"))
+KILLS = int(os.environ.get("TT_KILLS", "8"))
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
@@ -149,6 +152,31 @@ def test_store_01_a_disk_that_is_full_from_any_operation_on(shim, base, tmp_path
         shutil.rmtree(where)
     print(f"{FULLS} of {total} operations: {outcomes}")
     assert min(outcomes.values()) > 0
+
+
+def test_a_session_that_is_killed_again_and_again(base):
+    """By SIGKILL at any moment; each goes on where the one before was cut off."""
+    luck = random.Random(KILLS)
+    command = [sys.executable, str(HERE / "store_writer.py"), str(base), "40"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
+    kept = 0
+    for _ in range(KILLS):
+        wanted = told_in(base).count("\n") + luck.randint(1, 15)
+        writer = subprocess.Popen(command, env=env)
+        while told_in(base).count("\n") < wanted and writer.poll() is None:
+            time.sleep(luck.random() * 0.01)
+        writer.kill()
+        writer.wait()
+        said = [line.split() for line in told_in(base).splitlines()]
+        made = {words[1] for words in said if words[0] == "made"}
+        found = read_all(base)
+        assert made - {words[1] for words in said if words[0] == "deleting"} <= found.keys()
+        kept = len(found)
+    with closing(Session(base)) as session:
+        named = session.store.references("namespace")
+        session.namespaces.sweep(lambda: named)
+        assert set(session.namespaces.blobs()) >= session.namespaces.wanted(named)
+    print(f"{KILLS} kills, {kept} checkpoints")
 
 
 def told_in(base: Path) -> str:

@@ -144,6 +144,13 @@ def reduce_property(obj: property, context: Any) -> tuple[Any, ...]:
     return type(obj), (obj.fget, obj.fset, obj.fdel, obj.__doc__), state
 
 
+@reducer(super, once=False)
+def reduce_super(obj: Any, context: Any) -> tuple[Any, ...]:
+    """The object that ``super()`` gives."""
+    made_of = (obj.__thisclass__,) if obj.__self__ is None else (obj.__thisclass__, obj.__self__)
+    return super, made_of
+
+
 # -- classes --------------------------------------------------------------------------------
 
 
