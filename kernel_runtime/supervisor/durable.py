@@ -204,8 +204,11 @@ class Durability:
         loop = asyncio.get_running_loop()
         store = self.engine.store
         added = store.put_bytes
+        frozen_at = self._session.timeline[id].created_at.timestamp()
         async with self._copy(id) as link:
-            manifest = await loop.run_in_executor(self._worker, self.engine.take_in, link)
+            manifest = await loop.run_in_executor(
+                self._worker, self.engine.take_in, link, frozen_at
+            )
         manifest = await self.scratch.tried(self.engine, self._worker, manifest)
         ref = await loop.run_in_executor(self._worker, self.engine.publish, manifest)
         return Capture(

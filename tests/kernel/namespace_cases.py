@@ -71,10 +71,7 @@ CASES = {
     ),
     "04": Case(
         cells=(
-            "class Acc:\n"
-            "    kind = 'old'\n"
-            "    def fee(self): return 1\n"
-            "a1 = Acc(); First = Acc",
+            "class Acc:\n    kind = 'old'\n    def fee(self): return 1\na1 = Acc(); First = Acc",
             "class Acc:\n"
             "    kind = 'new'; made = 0\n"
             "    def __init__(self): Acc.made += 1\n"
@@ -167,13 +164,13 @@ CASES = {
             "(2, 2, True)",
         ),
         durable=(
-            "[1, 2, 3]\nit False\ncon True\nrows True\nen True\nlock True\nsock False\nh True\n"
+            "[1, 2, 3]\nit False\ncon True\nrows False\nen True\nlock True\nsock False\nh True\n"
             "nested False",
             "(1, 'b')",
             "(0,) True False",
             "True",
         ),
-        lost=("it", "nested", "sock"),
+        lost=("it", "nested", "rows", "sock"),
     ),
     "10": Case(
         needs=("numpy", "pandas", "matplotlib"),
@@ -262,6 +259,8 @@ CASES = {
             "print(n, k)",
         ),
         expected=("{'a': 1} True 1000000", "50000 3000"),
+        durable=("{'a': 1} True 1000000", "NameError: name 'head' is not defined"),
+        lost=("head",),
     ),
     "14": Case(
         needs=("matplotlib",),
