@@ -42,6 +42,7 @@ class World:
         self.timeline = timeline(first)
         kill(first)
         self.cold = start(*_NO_WAIT, **self._options)
+        self.greeting = self.cold.run("1").text("stderr")
 
 
 _NO_WAIT = ("--Supervisor.durability=manual",)
