@@ -39,6 +39,7 @@ def serve(kernel: ExecutorKernel, link: int, files: Sequence[OpenFile]) -> NoRet
 
             state = session_state(kernel, files)
             state.frozen_at = request["frozen_at"]
+            state.directory = kernel.timetravel.directory
             manifest = dump(state, channel, cut=cutting.cut)
             channel.say(done=True, manifest=manifest)
             status = 0

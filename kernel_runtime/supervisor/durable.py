@@ -63,7 +63,9 @@ class Durability:
         self.problem = ""
         self.scratch = Scratch(session)
         self.copies: set[int] = set()
-        """Pids, inside, of processes that are being written."""
+        """Pids, inside, of processes that are being written or tried, which a restore leaves."""
+        self.starting = asyncio.Lock()
+        """Held while one of them starts, so that its pid is known before a restore kills others."""
 
     @property
     def engine(self) -> DillEngine:
@@ -239,8 +241,9 @@ class Durability:
             with ours:
                 with theirs, open(os.devnull, "r+b") as null:
                     fds = [theirs.fileno(), null.fileno(), null.fileno()]
-                    pid = await session.engine.copy(frozen, fds)
-                self.copies.add(pid)
+                    async with self.starting:
+                        pid = await session.engine.copy(frozen, fds)
+                        self.copies.add(pid)
                 yield ours
         finally:
             if pid:

@@ -83,17 +83,15 @@ def set_data(name: str, value: Any) -> None:
 def sources(frozen_at: float) -> dict[str, list[Any]]:
     """The file of each module and the SHA-256 of its text, for the manifest's state.
 
-    Of one that was changed since the checkpoint, the time of that instead: a restored file has its
-    old one again.
+    Of one that was changed or is gone since the checkpoint, the time of that instead: a restored
+    file has its old one again.
     """
     found: dict[str, list[Any]] = {}
     for name, module in own_modules().items():
         path = os.path.abspath(str(module.__file__))
-        changed_at = _changed_at(path)
-        if changed_at is not None and changed_at > frozen_at:
-            found[name] = [path, frozen_at]
-        elif (digest := _digest(path)) is not None:
-            found[name] = [path, digest]
+        digest = _digest(path)
+        is_as_it_was = digest is not None and (_changed_at(path) or 0.0) <= frozen_at
+        found[name] = [path, digest if is_as_it_was else frozen_at]
     return found
 
 

@@ -42,6 +42,7 @@ class SessionState:
     PYTHONHASHSEED that the process was started with. ``context`` is that of the cells; None: the
     present one. ``is_trial``: files are not those of the checkpoint, and may not be written to, so
     what fails for that reason is untried, not lost. ``frozen_at``: Unix time of the checkpoint.
+    ``directory``: the working one at that moment, which may be gone; None: the present one.
     """
 
     namespace: dict[str, Any]
@@ -55,6 +56,7 @@ class SessionState:
     context: contextvars.Context | None = None
     is_trial: bool = False
     frozen_at: float = math.inf
+    directory: str | None = None
 
     def in_cells(self, function: Callable[[], T]) -> T:
         """Call a function in the context of the cells, also from within one."""

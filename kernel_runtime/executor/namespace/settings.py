@@ -91,6 +91,8 @@ def groups(session: SessionState) -> tuple[dict[str, Any], Notices]:
             continue
         if value is not None:
             found[group.name] = value
+    if session.directory is not None:
+        found["cwd"] = session.directory
     for name, logger in settings_logging.configured().items():
         found[LOGGER + name] = logger
     return found, notices
