@@ -200,7 +200,8 @@ class Portable:
         known = {name for name, _ in manifest["lost"]}
         problems = [f"{name}: {why}" for name, why in loaded.lost if name not in known]
         here = set(loaded.summaries)
-        lost = known | {name for name, _ in loaded.lost}
+        # what is open in a file, say, can be tried with the files of the checkpoint only
+        lost = known | {name for name, _ in loaded.lost} | set(loaded.untried)
         for name, recorded in target.variables.items():
             if name in lost or name.startswith("$"):
                 continue

@@ -441,7 +441,9 @@ class Restorer:
             executor.drain()
             executor.close()
         try:
-            await asyncio.wait_for(session.sandbox.kill_all_but(session.frozen_pids()), _EXIT_S)
+            async with session.durability.starting:
+                kept = session.frozen_pids()
+                await asyncio.wait_for(session.sandbox.kill_all_but(kept), _EXIT_S)
         except asyncio.TimeoutError:
             raise SandboxError("A process inside the sandbox does not end.") from None
         session.sandbox.forget_exits()

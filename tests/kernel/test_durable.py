@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.kernel.durable_world import durable, kill, namespace, timeline
 
 
 @pytest.fixture
@@ -19,34 +19,6 @@ def document(tmp_path: Path) -> dict[str, Any]:
     work.mkdir()
     (work / "n.ipynb").write_text("{}")
     return {"cwd": work, "env": {"JPY_SESSION_NAME": str(work / "n.ipynb")}}
-
-
-def namespace(record: dict[str, Any]) -> dict[str, Any]:
-    """The namespace capture of a record, or an empty one."""
-    return next((c for c in record["captures"] if c["kind"] == "namespace"), {"state": None})
-
-
-def durable(notebook: Any, number: int) -> dict[str, Any]:
-    """The namespace capture of a checkpoint, once it is written."""
-    end = time.monotonic() + 60
-    while True:
-        record = notebook.command("get", checkpoint=number)["checkpoint"]
-        if namespace(record)["state"] in ("ready", "failed"):
-            return namespace(record)
-        assert time.monotonic() < end, record
-        time.sleep(0.05)
-
-
-def timeline(notebook: Any) -> str:
-    """What %timeline shows."""
-    shown = notebook.run("%timeline").of_type("display_data")[0]
-    return str(shown["content"]["data"]["text/plain"])
-
-
-def kill(notebook: Any) -> None:
-    """The supervisor and all that it started end at once, as when the machine goes down."""
-    os.kill(notebook.pid, signal.SIGKILL)
-    notebook.manager.shutdown_kernel(now=True)
 
 
 SESSION = """
