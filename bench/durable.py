@@ -1,6 +1,6 @@
 """Time durable checkpoints: what they cost the session, the disk and a restore.
 
-    python bench/durable.py [NAME …] [--quick] [--json] [--list] [--set NAME=VALUE …] [--kishu PYTHON]
+    python bench/durable.py [NAME …] [--quick] [--json] [--list] [--set NAME=VALUE …]
 
 Sides take turns in one run. Where a figure is the processor time of everything that the kernel
 started (copy, scratch process, store) it says so: those run at the lowest priority, so on a loaded
