@@ -29,9 +29,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = Path("kernel_runtime") / "native"
 LIBRARY = NATIVE / "libtimetravel.so"
+LOADER = NATIVE / "timetravel-loader"
+"""The same file: as a program it needs a name of its own, lest /proc/self/exe stay its."""
 FLAGS = (
     *("-O2", "-g", "-std=gnu11", "-Wall", "-fPIC", "-shared"),
     *("-fvisibility=hidden", "-fno-stack-protector"),
+    "-Wl,-e,tt_loader_start",  # it is a program, too: native/loader.c
 )
 SIDEBAR = Path("jupyter_timetravel") / "labextension"
 SIDEBAR_SOURCES = Path("labextension")
@@ -116,6 +119,10 @@ def compile_library(root: Path, compiler: Compiler) -> Path:
             f"{done.stdout}{done.stderr}\n"
             "Where a header is missing: Debian and Ubuntu have it in libc6-dev."
         )
+    fresh.chmod(0o755)  # it is executed, too
+    loader = fresh.with_name(f".{LOADER.name}.{os.getpid()}")
+    shutil.copy2(fresh, loader)
+    loader.replace(root / LOADER)
     fresh.replace(target)
     return target
 
@@ -170,6 +177,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
             return
         compiler = choose_compiler()
         compile_library(root, compiler)
-        build_data["artifacts"].append(LIBRARY.as_posix())  # the library is ignored by git
+        # both are ignored by git
+        build_data["artifacts"] += [LIBRARY.as_posix(), LOADER.as_posix()]
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{compiler.platform_tag}"

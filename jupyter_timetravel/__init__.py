@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_timetravel.async_client import AsyncClient
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["AsyncClient", "Client", "__version__", "load_ipython_extension"]
+__all__ = ["AsyncClient", "Client", "__version__", "compensate", "load_ipython_extension"]
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +36,21 @@ def __getattr__(name: str) -> Any:
 
         return AsyncClient
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def compensate(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    """Register ``fn(*args, **kwargs)`` as the undo of an effect of the cell that runs.
+
+    ``%restore N --compensate`` calls what was registered by the cells that it takes back, newest
+    first. Outside of a time-travel kernel nothing goes back, and this does nothing. Raises
+    BadRequest where no cell runs.
+    """
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    timetravel = getattr(getattr(shell, "kernel", None), "timetravel", None)
+    if timetravel is not None:
+        timetravel.compensations.add(fn, args, kwargs)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -16,13 +16,17 @@ from jupyter_timetravel.client import DEFAULT_TIMEOUT_S, JOIN_ATTEMPTS, JOIN_WAI
 from jupyter_timetravel.commands import Command, Only
 from jupyter_timetravel.records import (
     Applied,
+    Brought,
+    CellRecord,
     Differences,
     Event,
     Outside,
     Record,
+    ReplayResult,
     ResetResult,
     RestoreResult,
     Status,
+    Verified,
 )
 from jupyter_timetravel.wire import (
     EventReader,
@@ -100,9 +104,43 @@ class AsyncClient:
         dry_run: bool = False,
         undo: bool = False,
         force: bool = False,
+        compensate: bool = False,
     ) -> RestoreResult:
         """See ``Client.restore``."""
-        return await self._call(commands.restore(checkpoint, only, dry_run, undo, force))
+        return await self._call(
+            commands.restore(checkpoint, only, dry_run, undo, force, compensate)
+        )
+
+    async def replay(
+        self,
+        checkpoint: Spec,
+        skip: Sequence[Spec] = (),
+        until: Spec | None = None,
+        stop_on_difference: bool = False,
+        dry_run: bool = False,
+    ) -> ReplayResult:
+        """See ``Client.replay``."""
+        return await self._call(
+            commands.replay(checkpoint, skip, until, stop_on_difference, dry_run)
+        )
+
+    async def cells(
+        self, since: Spec | None = None, until: Spec | None = None
+    ) -> Sequence[CellRecord]:
+        """See ``Client.cells``."""
+        return await self._call(commands.cells(since, until))
+
+    async def bring(self, checkpoint: Spec, names: Sequence[str]) -> Brought:
+        """See ``Client.bring``."""
+        return await self._call(commands.bring(checkpoint, names))
+
+    async def resume(self, force: bool = False) -> RestoreResult:
+        """See ``Client.resume``."""
+        return await self._call(commands.resume(force))
+
+    async def verify(self, checkpoint: Spec | None = None) -> tuple[Verified, ...]:
+        """See ``Client.verify``."""
+        return await self._call(commands.verify(checkpoint))
 
     async def diff(self, a: Spec, b: Spec | None = None) -> Differences:
         """See ``Client.diff``."""

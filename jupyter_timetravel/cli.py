@@ -7,13 +7,29 @@ subcommand should fit a screen.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Protocol
 
 from jupyter_timetravel import doctor, install
-from jupyter_timetravel.offline import differences, listing, pruning, restoring, sessions
+from jupyter_timetravel.offline import (
+    adopting,
+    checking,
+    differences,
+    exporting,
+    importing,
+    listing,
+    pruning,
+    restoring,
+    sending,
+    sessions,
+    showing,
+    trusting,
+    usage,
+    verifying,
+)
 from kernel_runtime.errors import TimeTravelError
 
 
@@ -33,10 +49,19 @@ COMMANDS: Mapping[str, Command] = {
     "install": install,
     "doctor": doctor,
     "sessions": sessions,
+    "du": usage,
+    "check": checking,
     "list": listing,
+    "show": showing,
     "diff": differences,
     "restore": restoring,
+    "verify": verifying,
     "prune": pruning,
+    "adopt": adopting,
+    "export": sending,
+    "import": importing,
+    "trust": trusting,
+    "export-notebook": exporting,
 }
 
 
@@ -56,6 +81,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``jupyter-timetravel``; returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names in a terminal that has not theirs
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.command is None:

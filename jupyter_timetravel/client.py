@@ -12,7 +12,7 @@ messages of the kernel client that it is made from stay where they are, for whoe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -24,13 +24,17 @@ from jupyter_timetravel import commands
 from jupyter_timetravel.commands import Command, Only
 from jupyter_timetravel.records import (
     Applied,
+    Brought,
+    CellRecord,
     Differences,
     Event,
     Outside,
     Record,
+    ReplayResult,
     ResetResult,
     RestoreResult,
     Status,
+    Verified,
 )
 from jupyter_timetravel.wire import (
     EventReader,
@@ -116,13 +120,46 @@ class Client:
         dry_run: bool = False,
         undo: bool = False,
         force: bool = False,
+        compensate: bool = False,
     ) -> RestoreResult:
         """Bring the session back to a checkpoint, or with ``dry_run`` tell what that would change.
 
         ``undo`` goes back to before the last restore. A running cell is interrupted; with
-        ``force`` its process is ended if it does not stop.
+        ``force`` its process is ended if it does not stop. ``compensate`` first runs what the
+        cells in between have registered for that; if one fails, nothing is restored.
         """
-        return self._call(commands.restore(checkpoint, only, dry_run, undo, force))
+        return self._call(commands.restore(checkpoint, only, dry_run, undo, force, compensate))
+
+    def replay(
+        self,
+        checkpoint: Spec,
+        skip: Sequence[Spec] = (),
+        until: Spec | None = None,
+        stop_on_difference: bool = False,
+        dry_run: bool = False,
+    ) -> ReplayResult:
+        """Restore a checkpoint and run again what had run after it, up to ``until``.
+
+        A cell that runs is finished first. The answer comes after the last cell: give the client
+        a ``timeout`` that is long enough. ``skip``: the checkpoints of cells to leave out.
+        """
+        return self._call(commands.replay(checkpoint, skip, until, stop_on_difference, dry_run))
+
+    def cells(self, since: Spec | None = None, until: Spec | None = None) -> Sequence[CellRecord]:
+        """The cells that led from a checkpoint (None: a fresh process) to another (None: now)."""
+        return self._call(commands.cells(since, until))
+
+    def bring(self, checkpoint: Spec, names: Sequence[str]) -> Brought:
+        """Bring single variables of a checkpoint into the present; all else stays."""
+        return self._call(commands.bring(checkpoint, names))
+
+    def resume(self, force: bool = False) -> RestoreResult:
+        """Go on with the newest state from before this kernel that is on the disk."""
+        return self._call(commands.resume(force))
+
+    def verify(self, checkpoint: Spec | None = None) -> tuple[Verified, ...]:
+        """Load captures on the disk in a scratch process and compare; None: all of them."""
+        return self._call(commands.verify(checkpoint))
 
     def diff(self, a: Spec, b: Spec | None = None) -> Differences:
         """What happened from ``a`` to ``b`` (None: to the present)."""

@@ -13,13 +13,17 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from jupyter_timetravel import records
 from jupyter_timetravel.records import (
     Applied,
+    Brought,
+    CellRecord,
     Differences,
     Outside,
     Record,
+    ReplayResult,
     ResetResult,
     RestoreResult,
     Result,
     Status,
+    Verified,
 )
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.timeline.names import Spec
@@ -73,6 +77,7 @@ def restore(
     dry_run: bool = False,
     undo: bool = False,
     force: bool = False,
+    compensate: bool = False,
 ) -> Command[RestoreResult]:
     """Go back, or tell what going back would change."""
     args = {
@@ -82,7 +87,48 @@ def restore(
         "undo": undo,
         "force": force,
     }
+    if compensate:
+        args["compensate"] = True  # kernels of an earlier version do not know it
     return Command("restore", args, records.read_restore)
+
+
+def bring(checkpoint: Spec, names: Sequence[str]) -> Command[Brought]:
+    """Bring single variables into the present."""
+    return Command("bring", {"checkpoint": checkpoint, "names": list(names)}, records.read_brought)
+
+
+def resume(force: bool = False) -> Command[RestoreResult]:
+    """Go on with the newest state from before this kernel that is on the disk."""
+    return Command("resume", {"force": force}, records.read_restore)
+
+
+def verify(checkpoint: Spec | None = None) -> Command[tuple[Verified, ...]]:
+    """Load what is on the disk for real, in a scratch process; None: of every checkpoint."""
+    args = {} if checkpoint is None else {"checkpoint": checkpoint}
+    return Command("verify", args, records.read_verified)
+
+
+def replay(
+    checkpoint: Spec,
+    skip: Sequence[Spec] = (),
+    until: Spec | None = None,
+    stop_on_difference: bool = False,
+    dry_run: bool = False,
+) -> Command[ReplayResult]:
+    """Go back and run again what had run after, or tell what that would run."""
+    args = {
+        "checkpoint": checkpoint,
+        "skip": list(skip),
+        "until": until,
+        "stop_on_difference": stop_on_difference,
+        "dry_run": dry_run,
+    }
+    return Command("replay", args, records.read_replay)
+
+
+def cells(since: Spec | None = None, until: Spec | None = None) -> Command[list[CellRecord]]:
+    """The cells that led from a checkpoint, or a fresh process, to another, or the present."""
+    return Command("cells", {"since": since, "until": until}, records.read_cells)
 
 
 def diff(a: Spec, b: Spec | None = None) -> Command[Differences]:

@@ -1,4 +1,4 @@
-"""``%checkpoint``, ``%restore``, ``%timeline`` and ``%timetravel`` in a time-travel kernel.
+"""``%checkpoint``, ``%restore``, ``%replay``, ``%timeline`` and ``%timetravel`` in our kernel.
 
 ``%%dryrun`` and ``%%transaction`` are carried out by the kernel (kernel_runtime.executor.trials).
 
@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from IPython.core.error import UsageError
@@ -27,6 +28,7 @@ from jupyter_timetravel.commands import Command
 from jupyter_timetravel.parsers import (
     checkpoint_parser,
     dryrun_parser,
+    replay_parser,
     restore_parser,
     timeline_parser,
     timetravel_parser,
@@ -38,6 +40,7 @@ from kernel_runtime.timeline.report import diff_text, title
 
 CHECKPOINT: Final = checkpoint_parser()
 RESTORE: Final = restore_parser()
+REPLAY: Final = replay_parser()
 TIMELINE: Final = timeline_parser()
 TIMETRAVEL: Final = timetravel_parser()
 DRYRUN: Final = dryrun_parser()
@@ -48,6 +51,7 @@ _OPTIONS: Final = {
     "files": {"all"},
     "apply": {"dry_run", "force"},
     "reset": {"process"},
+    "export": {"check", "force"},
 }
 
 
@@ -143,8 +147,36 @@ class TimeTravelMagics(Magics):
         spec = phrase(args.checkpoint, line)
         if spec and args.undo:
             raise UsageError("--undo takes no checkpoint: it goes back to before the last restore")
+        if args.vars is not None:
+            given = [o for o in ("only", "dry_run", "undo", "force") if getattr(args, o)]
+            if given:
+                option = given[0].replace("_", "-")
+                raise UsageError(f"--vars goes with a checkpoint alone, not with --{option}")
+            names = [name.strip() for name in args.vars.split(",") if name.strip()]
+            with one_line_errors():
+                print(self._ask(commands.bring(_spec(spec or "-1"), names))["text"])
+            return
         command = commands.restore(
-            _spec(spec or "-1"), args.only, args.dry_run, args.undo, args.force
+            _spec(spec or "-1"), args.only, args.dry_run, args.undo, args.force, args.compensate
+        )
+        with one_line_errors():
+            print(self._ask(command)["text"])  # unless the cell has ended there
+
+    # -- %replay ----------------------------------------------------------------------------
+
+    @no_var_expand
+    @line_magic
+    @REPLAY.documents
+    def replay(self, line: str) -> None:
+        args = REPLAY.parse_line(self._expand(line))
+        if args is None:
+            return
+        command = commands.replay(
+            _spec(args.checkpoint),
+            [part for given in args.skip for part in given.split(",") if part],
+            None if args.until is None else _spec(args.until),
+            args.stop_on_difference,
+            args.dry_run,
         )
         with one_line_errors():
             print(self._ask(command)["text"])  # unless the cell has ended there
@@ -192,7 +224,7 @@ class TimeTravelMagics(Magics):
         if args is None:
             return
         name, rest = (args.command or ["status"])[0], args.command[1:]
-        given = {o for o in ("all", "dry_run", "force", "process") if getattr(args, o)}
+        given = {o for o in ("all", "check", "dry_run", "force", "process") if getattr(args, o)}
         if wrong := given - _OPTIONS.get(name, set()):
             option = min(wrong).replace("_", "-")
             raise UsageError(f"%timetravel {name} takes no --{option} (see %timetravel -h)")
@@ -211,15 +243,31 @@ class TimeTravelMagics(Magics):
                     f"#{record['number']} "
                     + (f"is {record['label']!r}" if text else "has no label")
                 )
+            elif name == "resume" and not rest:
+                print(self._ask(commands.resume())["text"])  # unless the cell has ended there
+            elif name == "verify" and len(rest) < 2:
+                print(self._ask(commands.verify(_spec(rest[0]) if rest else None))["text"])
             elif name == "files" and not rest:
                 print(render.outside_text(self._ask(commands.outside(args.all)), args.all))
             elif name == "apply":
                 paths = [_real(path) for path in rest]
                 print(self._ask(commands.apply(paths, args.dry_run, args.force))["text"])
+            elif name == "export" and len(rest) == 1:
+                print(self._export(Path(rest[0]).expanduser(), args.force, args.check))
             elif name == "reset" and not rest:
                 print(self._ask(commands.reset(args.process))["text"])  # unless the cell has ended
             else:
                 raise UsageError(f"no such command: {' '.join(args.command)} (see %timetravel -h)")
+
+    def _export(self, path: Path, force: bool, check: bool) -> str:
+        # neither is needed by most sessions
+        from jupyter_timetravel import clean
+        from kernel_runtime.executor.variables import summarize
+
+        cells = self._ask(commands.cells())["cells"]
+        hidden = self._shell.user_ns_hidden
+        present = summarize(self._shell.user_ns, hidden, budget_s=5.0) if check else None
+        return clean.export(path, cells, present, force=force)
 
     # -- %%dryrun and %%transaction: the kernel takes them from the cell before it runs it -------
 

@@ -40,11 +40,44 @@ def restore_parser() -> LineParser:
         "--only", choices=("process", "files"), help="Leave the other part as it is."
     )
     parser.add_argument(
+        "--vars",
+        metavar="A,B",
+        help="Bring these variables into the present, leave all else as it is.",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="Say what it would change, change nothing."
     )
     parser.add_argument("--undo", action="store_true", help="Go back to before the last restore.")
     parser.add_argument(
         "--force", action="store_true", help="End a process that cannot be interrupted."
+    )
+    parser.add_argument(
+        "--compensate",
+        action="store_true",
+        help="First run what the cells in between have registered with compensate().",
+    )
+    return parser
+
+
+def replay_parser() -> LineParser:
+    """Of ``%replay``."""
+    parser = LineParser(
+        "replay",
+        "Go back to a checkpoint and run the cells that had run after it once more, in order. The "
+        "lines of the cell that follow do not run.",
+    )
+    parser.add_argument("checkpoint", help="Where to begin: number, label, or id.")
+    parser.add_argument(
+        "--skip", nargs="+", default=[], metavar="N", help="Leave the cells of these out; also N-M."
+    )
+    parser.add_argument("--until", metavar="N", help="The last one (default: the present).")
+    parser.add_argument(
+        "--stop-on-difference",
+        action="store_true",
+        help="Stop after the first cell that comes out differently: its error, or its result.",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Say which cells it would run, run none."
     )
     return parser
 
@@ -71,20 +104,29 @@ def timetravel_parser() -> LineParser:
     parser.add_argument(
         "command",
         nargs="*",
-        metavar="status | list | config [name=value] | label N [text] | files | apply [PATH …] "
-        "| reset",
+        metavar="status | list | config [name=value] | label N [text] | resume "
+        "| verify [N] | files | apply [PATH …] | reset | export FILE",
         help="status (default): where the session stands. list: one line for each checkpoint. "
         "config: show or change options. label: name a checkpoint; without text take its name "
-        "away. files: what was written outside of the workspace, where this machine does not see "
-        "it. apply: copy files and directories of that to this machine. reset: throw all of it "
-        "away; a safety checkpoint is made first.",
+        "away. resume: go on with the session of the kernel before this one. verify: load what is "
+        "on the disk in a scratch process, and compare. files: what was written outside of the "
+        "workspace, where this machine does not see it. apply: copy files and directories of that "
+        "to this machine. reset: throw all of it away; a safety checkpoint is made first. export: "
+        "write the cells that lead from a fresh kernel to here as a notebook.",
     )
     parser.add_argument("--all", action="store_true", help="files: name each file.")
     parser.add_argument(
         "--dry-run", action="store_true", help="apply: say what would be copied, copy nothing."
     )
     parser.add_argument(
-        "--force", action="store_true", help="apply: replace what was changed on this machine too."
+        "--force",
+        action="store_true",
+        help="apply: replace what was changed on this machine too. export: replace the file.",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="export: run it in a stock kernel, with all that its cells do, and compare.",
     )
     parser.add_argument(
         "--process", action="store_true", help="reset: begin a fresh process as well."

@@ -20,6 +20,7 @@ class Record(Checkpoint):
     """A checkpoint as a client sees it. ``variables`` is filled by ``get`` only."""
 
     is_head: bool = False
+    effects: int = 0
     ancestors: Callable[[], tuple[str, ...]] = field(default=tuple, repr=False, compare=False)
 
     @property
@@ -126,6 +127,87 @@ class RestoreResult:
     warnings: tuple[str, ...]
     took_ms: float
     text: str
+    effects: tuple[EffectRecord, ...] = ()
+    compensations: tuple[CompensationRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class EffectRecord:
+    """What a cell did that no rollback undoes.
+
+    ``cell`` is ``#5`` or ``[7]``, ``at`` in seconds since the epoch, ``local`` within the machine.
+    """
+
+    kind: str
+    subject: str
+    count: int
+    at: float
+    local: bool
+    cell: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CompensationRecord:
+    """An undo that a cell has registered. ``outcome``: ok, error, gone or not run."""
+
+    id: str
+    text: str
+    cell: str
+    outcome: str
+    error: str | None
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """A cell that ran; docs/protocol.md says what is in ``content``, which is all of it."""
+
+    source: str
+    cell_id: str | None
+    execution_count: int
+    outcome: str
+    ename: str | None
+    duration_s: float
+    before: str | None
+    checkpoint: str | None
+    effects: tuple[EffectRecord, ...]
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What a replay did, or with ``dry_run`` would do. ``text`` tells it in words.
+
+    ``cells`` ran, ``not_run`` did not; ``stopped``: None, difference, interrupted or died.
+    """
+
+    checkpoint: Record
+    restored: RestoreResult | None
+    cells: tuple[Mapping[str, Any], ...]
+    not_run: tuple[Mapping[str, Any], ...]
+    effects: tuple[EffectRecord, ...]
+    stopped: str | None
+    dry_run: bool
+    took_ms: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Brought:
+    """Single variables of ``checkpoint`` that are in the present now."""
+
+    checkpoint: Record
+    safety: Record
+    names: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What loading the capture on the disk for real has shown; no problems: it holds."""
+
+    checkpoint: Record
+    problems: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -231,7 +313,12 @@ def read_record(data: Result, ancestors: Callable[[], tuple[str, ...]] | None = 
         line = tuple(data["history"])
         ancestors = lambda: line  # noqa: E731
     known = {f.name: getattr(checkpoint, f.name) for f in fields(Checkpoint)}
-    return Record(**known, is_head=bool(data.get("is_head")), ancestors=ancestors or tuple)
+    return Record(
+        **known,
+        is_head=bool(data.get("is_head")),
+        effects=int(data.get("effects", 0)),
+        ancestors=ancestors or tuple,
+    )
 
 
 def read_checkpoint(result: Result) -> Record:
@@ -332,6 +419,58 @@ def read_restore(result: Result) -> RestoreResult:
         warnings=tuple(result["warnings"]),
         took_ms=float(result["took_ms"]),
         text=result["text"],
+        effects=_effects(result),
+        compensations=tuple(CompensationRecord(**one) for one in result.get("compensations", ())),
+    )
+
+
+def _effects(result: Result) -> tuple[EffectRecord, ...]:
+    return tuple(EffectRecord(**one) for one in result.get("effects", ()))
+
+
+def read_cells(result: Result) -> list[CellRecord]:
+    """The answer of ``cells``."""
+    plain = (
+        "source", "cell_id", "execution_count", "outcome", "ename", "duration_s", "before",
+        "checkpoint",
+    )  # fmt: skip
+    return [
+        CellRecord(**{name: one[name] for name in plain}, effects=_effects(one), content=one)
+        for one in result["cells"]
+    ]
+
+
+def read_replay(result: Result) -> ReplayResult:
+    """The answer of ``replay``."""
+    restored = result["restored"]
+    return ReplayResult(
+        checkpoint=read_record(result["checkpoint"]),
+        restored=None if restored is None else read_restore(restored),
+        cells=tuple(result["cells"]),
+        not_run=tuple(result["not_run"]),
+        effects=_effects(result),
+        stopped=result["stopped"],
+        dry_run=bool(result["dry_run"]),
+        took_ms=float(result["took_ms"]),
+        text=result["text"],
+    )
+
+
+def read_brought(result: Result) -> Brought:
+    """The answer of ``bring``."""
+    return Brought(
+        checkpoint=read_record(result["checkpoint"]),
+        safety=read_record(result["safety"]),
+        names=tuple(result["names"]),
+        text=result["text"],
+    )
+
+
+def read_verified(result: Result) -> tuple[Verified, ...]:
+    """The answer of ``verify``."""
+    return tuple(
+        Verified(read_record(one["checkpoint"]), tuple(one["problems"]))
+        for one in result["verified"]
     )
 
 

@@ -45,15 +45,36 @@ def marks(record: Record) -> list[str]:
         found.append("pinned")
     if record["reason"] == "safety":
         found.append("safety")
+    if record.get("effects"):
+        found.append(plural(record["effects"], "effect"))
     process = _best(record, "process")
-    if process != "ready":
+    durable = _best(record, "namespace")
+    if durable == "ready":
+        found.append("durable" + _partial(record))
+    elif process != "ready":
         files = _best(record, "filesystem") == "ready"
         held = ", files only" if files else ", no files either"
         found.append(f"memory {process or 'not captured'}{held}")
-    lost = sum(len(capture["not_captured"]) for capture in record["captures"])
+    lost = sum(
+        len(capture["not_captured"])
+        for capture in record["captures"]
+        if capture["kind"] != "namespace"
+    )
     if lost:
         found.append(f"{lost} not held")
     return found
+
+
+def _partial(record: Record) -> str:
+    """Which variables the copy on the disk is without."""
+    names = [
+        one_line(note["subject"], 30)
+        for capture in record["captures"]
+        if capture["kind"] == "namespace"
+        for note in capture["not_captured"]
+    ]
+    more = " …" if len(names) > 4 else ""
+    return f" without {', '.join(names[:4])}{more}" if names else ""
 
 
 def clock(record: Record, now: datetime | None = None) -> str:
@@ -277,4 +298,6 @@ def _best(record: Record, kind: str) -> str | None:
 def _capture_line(capture: Mapping[str, Any]) -> str:
     size = f", {size_text(capture['bytes'])}" if capture["bytes"] else ""
     why = f": {one_line(str(capture['error']), 200)}" if capture["error"] else ""
-    return f"  {pad(capture['kind'], 10)}  {capture['engine']}, {capture['state']}{size}{why}"
+    verified = f", verified {capture['verified_at'][:16]}" if capture.get("verified_at") else ""
+    state = f"{capture['engine']}, {capture['state']}{size}{verified}{why}"
+    return f"  {pad(capture['kind'], 10)}  {state}"

@@ -8,6 +8,7 @@ import json
 from jupyter_timetravel import render
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.tables import table
+from kernel_runtime.timeline.text import plural
 
 SUMMARY = "list the checkpoints of a notebook"
 
@@ -44,6 +45,7 @@ def _cells(record: render.Record) -> tuple[str, ...]:
     notes = [f"[{record['label']}]"] if record["label"] else []
     notes += ["pinned"] if record["pinned"] else []
     notes += ["safety"] if record["reason"] == "safety" else []
+    notes += [plural(record["effects"], "effect")] if record["effects"] else []
     notes += ["← the session is here"] if record["is_head"] else []
     return (
         f"#{record['number']}",

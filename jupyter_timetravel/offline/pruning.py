@@ -9,84 +9,45 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import time
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from dataclasses import replace
+from datetime import datetime, timezone
 
-from jupyter_timetravel.offline import stored
+from jupyter_timetravel.exchange.taking import left_over
+from jupyter_timetravel.offline import rules, stored, usage
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
+from jupyter_timetravel.offline.rules import Report, Wanted
 from jupyter_timetravel.offline.stored import Session, SessionInUse
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
+from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.errors import BadRequest, EnvironmentRefused
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import Store, TimelineInfo
 from kernel_runtime.store.digests import Digest
-from kernel_runtime.timeline import Capture, Checkpoint, Timeline, TimelineState, plan_pruning
-from kernel_runtime.timeline.text import plural, size_text
+from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.namespaces import FOLDER, NamespaceStore
+from kernel_runtime.timeline import (
+    Capture,
+    Checkpoint,
+    Timeline,
+    TimelineState,
+)
+from kernel_runtime.timeline.cells import along
+from kernel_runtime.timeline.text import one_line, plural, size_text
 
 SUMMARY = "delete old checkpoints, and layers and files that nothing needs any more"
 
-_DEFAULT = "30d"
-_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _PIN_S = 3600
 """Seconds after which a snapshot that no checkpoint names is not one in the making."""
-
-
-@dataclass
-class Wanted:
-    """Which checkpoints are to go."""
-
-    before: datetime | None
-    keep: int
-    everything: bool
-
-    def of(self, timeline: Timeline) -> list[Checkpoint]:
-        """Oldest first."""
-        if self.everything:
-            chosen = list(timeline)[: max(0, len(timeline) - self.keep)]
-        else:
-            chosen = [timeline[id] for id in plan_pruning(timeline, keep_automatic=self.keep)]
-        return [c for c in chosen if self.before is None or c.created_at < self.before]
-
-
-@dataclass
-class Report:
-    """What was, or would be, freed."""
-
-    dry_run: bool
-    lines: list[str] = field(default_factory=list)
-    freed: int = 0
-
-    def add(self, what: str, size: int = 0) -> None:
-        """One line."""
-        self.freed += size
-        self.lines.append(f"{what}{f': {size_text(size)}' if size else ''}")
-
-    def text(self) -> str:
-        """All lines and the sum."""
-        verb = "or more would be freed" if self.dry_run else "freed"
-        lines = self.lines or ["nothing to delete"]
-        return "\n".join([*lines, f"{size_text(self.freed)} {verb}"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     stored.add_notebook(parser, optional=True)
     stored.add_store(parser)
-    parser.add_argument(
-        "--older-than",
-        metavar="AGE",
-        help=f"checkpoints older than 12h, 30d or 8w (default: {_DEFAULT}, unless --keep is given)",
-    )
-    parser.add_argument(
-        "--keep", metavar="COUNT", type=int, help="leave so many automatic ones of each session"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="labelled, pinned and manual ones, and the newest too"
-    )
+    rules.add_arguments(parser)
     parser.add_argument(
         "--session", action="store_true", help="the whole session of NOTEBOOK, environment too"
     )
@@ -97,39 +58,54 @@ def run(args: argparse.Namespace) -> int:
     """Delete. Raises SessionInUse for a notebook that was named; others in use are left alone."""
     if args.session and args.notebook is None:
         raise BadRequest("--session deletes a whole session: name its NOTEBOOK. Nothing was done.")
-    if args.keep is not None and args.keep < 0:
-        raise BadRequest("--keep takes a number from 0 on. Nothing was done.")
-    age = args.older_than or (None if args.keep is not None else _DEFAULT)
-    before = datetime.now(timezone.utc) - _duration(age) if age else None
-    wanted = Wanted(before, args.keep or 0, args.all)
+    wanted = Wanted(rules.of(args), args.all, datetime.now(timezone.utc))
     report = Report(args.dry_run)
     with stored.opened(args) as store:
         infos = [stored.find(store, args)] if args.notebook else store.timelines()
+        if wanted.rules.budget_bytes is not None:
+            infos = _weigh(store, infos, wanted)
         released: set[str] = set()
         for info in infos:
             released |= _one(store, info, args, wanted, report)
         if args.notebook is None:
             _left_over(store, report)
         _files(store, released, report)
+        _namespaces(store, report)
+        if wanted.excess > 0:
+            report.lines.append(
+                f"What is left takes {size_text(wanted.excess)} more than the budget: it was asked "
+                "for, labelled or pinned, or is in use. See `jupyter timetravel du`; --all deletes "
+                "it too."
+            )
     print(report.text())
     return 0
 
 
-def _duration(text: str) -> timedelta:
-    found = re.fullmatch(r"([0-9]{1,6})([mhdw])", text)
-    if found is None:
-        raise BadRequest(f"{text!r} is no age: write 90m, 12h, 30d or 8w. Nothing was done.")
-    return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+def _weigh(store: Store, infos: list[TimelineInfo], wanted: Wanted) -> list[TimelineInfo]:
+    """Find out what each checkpoint takes; returns the sessions, the least used first."""
+    stores, known = usage.Stores(store), usage.Needs()
+    order = sorted(store.timelines(), key=lambda info: usage.last_used(store, info))
+    for info in reversed(order):
+        charges = stores.charges(info, store.look_at(info.id), known)
+        wanted.charges[info.id] = charges
+        wanted.excess += sum(charges.values())
+    wanted.excess -= wanted.rules.budget_bytes or 0
+    chosen = {info.id for info in infos}
+    return [info for info in order if info.id in chosen]
 
 
 def _one(
     store: Store, info: TimelineInfo, args: argparse.Namespace, wanted: Wanted, report: Report
 ) -> set[str]:
     """Prune one session; returns the snapshots that its deleted checkpoints had named."""
-    name = info.path or f"session {info.id[:12]}"
+    name = one_line(stored.name_of(info), 200)
     if args.session:
         return _whole(store, info, name, report)
     if info.path is None and not info.in_use:
+        if stored.is_aside(info) or info.origin is not None:
+            if args.notebook is not None:
+                report.add(f"{name}: belongs to no notebook now; --session deletes it as a whole")
+            return set()
         return _whole(store, info, name, report)  # nobody can find it again
     try:
         if report.dry_run and info.in_use:
@@ -140,15 +116,16 @@ def _one(
             raise
         report.add(f"{name}: in use, left alone")
         return set()
-    gone = wanted.of(session.timeline)
+    gone = wanted.of(session.timeline, name, report)
     if gone:
         report.add(f"{name}: {plural(len(gone), 'checkpoint')}")
     released = {c.ref for one in gone for c in one.captures if _names_snapshot(c)}
+    environment = None
     try:
-        environment = StoredEnvironment(session.environment)
+        if session.environment.is_dir():  # not where a kernel ran without layers
+            environment = StoredEnvironment(session.environment)
     except EnvironmentRefused as error:
         report.add(f"{name}: {error}")
-        environment = None
     if report.dry_run:
         _say_layers(session, environment, gone, name, report)
         return {ref for ref in released if ref}
@@ -210,6 +187,7 @@ def _delete(
         session.store.save(state, changed.values(), deleted_ids=ids)
     if environment is None:
         return
+    session.store.settle()
     layers = environment.unneeded(_kept_captures(timeline, ids))
     environment.delete(layers)
     freed = max(0, before - room_of([session.environment]))
@@ -229,7 +207,10 @@ def _without(timeline: Timeline, gone: set[str], changed: dict[str, Checkpoint])
     for checkpoint in timeline:
         parent = above(checkpoint.parent)
         if checkpoint.id not in gone and parent != checkpoint.parent:
-            changed[checkpoint.id] = replace(changed.get(checkpoint.id, checkpoint), parent=parent)
+            # the cells of those that go led to this one too
+            ran = tuple(placed.cell for placed in along(timeline, parent, checkpoint.id))
+            known = changed.get(checkpoint.id, checkpoint)
+            changed[checkpoint.id] = replace(known, parent=parent, cells=ran)
     state = timeline.state
     last_safety = state.last_safety if state.last_safety not in gone else None
     return replace(state, head=above(state.head), last_safety=last_safety)
@@ -265,6 +246,11 @@ def _left_over(store: Store, report: Report) -> None:
         if not report.dry_run:
             EnvironmentDirectory(path).remove()
 
+    for path in left_over(store.directory):
+        report.add("an import that was cut short", room_of([path]))
+        if not report.dry_run:
+            remove_tree(path)
+
 
 def _files(store: Store, released: set[str], report: Report) -> None:
     """Let go of snapshots of the workspace that no checkpoint names, and of their content."""
@@ -288,6 +274,26 @@ def _files(store: Store, released: set[str], report: Report) -> None:
             return
     if swept.removed:
         report.add(f"{plural(swept.removed, 'piece')} of content of files", swept.freed_bytes)
+
+
+def _namespaces(store: Store, report: Report) -> None:
+    """Delete what no checkpoint's namespace needs."""
+    if not (store.directory / FOLDER).is_dir():
+        return
+    namespaces = NamespaceStore(store.directory)
+    try:
+        if report.dry_run:
+            wanted = namespaces.wanted(store.references("namespace"))
+            gone = set(namespaces.blobs()) - wanted
+            count, size = len(gone), namespaces.bytes_of(gone)
+        else:
+            swept = namespaces.sweep(lambda: store.references("namespace"))
+            count, size = swept.removed, swept.freed_bytes
+    except (StoreError, OSError) as error:
+        report.add(f"the content of namespaces was left as it is: {error}")
+        return
+    if count:
+        report.add(f"{plural(count, 'piece')} of namespaces", size)
 
 
 def _is_old(blobs: BlobStore, pin: Digest) -> bool:

@@ -21,10 +21,11 @@ from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.engines.workspace.model import RestorePlan, RestoreResult, Snapshot
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.errors import RestoreFailed, RestoreRefused
+from kernel_runtime.store import resume
 from kernel_runtime.timeline import Capture, Checkpoint, Coordinate, Note, new_id
 from kernel_runtime.timeline.report import difference_lines, is_nothing, title
 
-SUMMARY = "bring the files of a checkpoint back while no kernel runs; the next one starts there"
+SUMMARY = "bring a checkpoint back while no kernel runs; the next one starts there"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +57,7 @@ def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> str:
             if not dry_run:
                 engine.recover()
             plan = _planned(engine, ref, target)
-        if environment is None and plan is None:
+        if environment is None and plan is None and not target.has_durable_session:
             raise RestoreRefused(
                 f"#{target.number} holds no files, only memory, which ended with its kernel. "
                 "Nothing was changed."
@@ -192,3 +193,5 @@ def _keep_aside(session: Session, safety: Checkpoint, done: RestoreResult) -> No
 def _move_head(session: Session, target: Checkpoint) -> None:
     session.timeline.move_head(target.id)
     session.store.save(session.timeline.state)
+    if target.has_durable_session:
+        resume.note(session.store.directory, session.info.id, target.id)

@@ -14,7 +14,7 @@ from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.environment import room_of
 from jupyter_timetravel.offline.tables import age_text, table
 from kernel_runtime.store.database import Store, TimelineInfo
-from kernel_runtime.timeline.text import plural, size_text
+from kernel_runtime.timeline.text import one_line, plural, size_text
 
 SUMMARY = "list the sessions whose checkpoints are kept, and the room that they take"
 
@@ -32,6 +32,10 @@ class Row:
     checkpoints: int
     in_use: bool
     environment_bytes: int
+    aside: bool
+    """Another notebook has taken its name since."""
+    imported: str
+    """"" if it was made here, else "trusted" or "not trusted"."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,9 +82,11 @@ def _row(store: Store, info: TimelineInfo) -> Row:
     newest: datetime = info.created_at
     for checkpoint in store.look_at(info.id):
         newest = max(newest, checkpoint.created_at)
+    is_kept = stored.is_aside(info) or info.origin is not None
+    trusted = "trusted" if info.origin and info.origin.trusted else "not trusted"
     return Row(
         id=info.id,
-        notebook=info.path,
+        notebook=info.path or (stored.name_of(info) if is_kept else None),
         exists=info.path is not None and os.path.exists(info.path),
         kernel=info.kernel_name,
         created_at=info.created_at.isoformat(),
@@ -88,20 +94,31 @@ def _row(store: Store, info: TimelineInfo) -> Row:
         checkpoints=info.checkpoints,
         in_use=info.in_use,
         environment_bytes=room_of([store.directory / "environments" / info.id]),
+        aside=stored.is_aside(info),
+        imported=trusted if info.origin is not None else "",
     )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    state = "in use" if row.in_use else "" if row.exists or not row.notebook else "notebook gone"
     return (
-        row.notebook or "(no notebook)",
-        row.kernel,
+        one_line(row.notebook or "(no notebook)", 200),
+        one_line(row.kernel, 60),
         age_text(datetime.fromisoformat(row.last_at)),
         str(row.checkpoints),
         size_text(row.environment_bytes),
-        state,
+        _state(row),
         row.id[:12],
     )
+
+
+def _state(row: Row) -> str:
+    if row.in_use:
+        return "in use"
+    if row.aside:
+        return "another notebook has its name"
+    if row.imported and not (row.exists and row.imported == "trusted"):
+        return f"imported, {row.imported}"
+    return "" if row.exists or not row.notebook else "notebook gone"
 
 
 def _below(directory: Path) -> list[Path]:

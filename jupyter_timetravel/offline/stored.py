@@ -6,18 +6,22 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
+from kernel_runtime.engines.workspace.errors import WorkspaceRestoreRefused
+from kernel_runtime.engines.workspace.places import refuse_elsewhere
 from kernel_runtime.engines.workspace.snapshots import read_manifest
 from kernel_runtime.errors import TimeTravelError, UnknownCheckpoint
+from kernel_runtime.store import notebooks
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import FILE_NAME, Store, TimelineInfo, open_store
 from kernel_runtime.store.errors import TimelineInUse
+from kernel_runtime.store.keys import NotTrusted
 from kernel_runtime.store.paths import store_directory
 from kernel_runtime.timeline import Checkpoint, Timeline, new_id
 
@@ -44,7 +48,7 @@ class Session:
     @property
     def notebook(self) -> str:
         """How it is called in a sentence."""
-        return self.info.path or f"session {self.info.id[:12]}"
+        return name_of(self.info)
 
     @property
     def environment(self) -> Path:
@@ -103,7 +107,7 @@ def opened(args: argparse.Namespace) -> Iterator[Store]:
 def find(store: Store, args: argparse.Namespace) -> TimelineInfo:
     """The timeline that a command is about. Raises NoSuchSession."""
     path = os.path.realpath(args.notebook)
-    known = store.timelines()
+    known = _settled(store, path)
     found = [info for info in known if info.path == path]
     if not found and _ID.fullmatch(args.notebook):
         found = [info for info in known if info.id.startswith(args.notebook)]
@@ -118,10 +122,42 @@ def find(store: Store, args: argparse.Namespace) -> TimelineInfo:
             "with --kernel NAME."
         )
     more = "" if os.path.exists(path) else " There is no such file either."
+    aside = [info.id[:12] for info in known if is_aside(info) and _last_path(info) == path]
+    if aside:
+        more = f" That of another notebook, which was there before, is {', '.join(aside)}."
     raise NoSuchSession(
         f"The store {store.directory} has no session of {args.notebook}.{more} Nothing was done; "
         "`jupyter timetravel sessions` lists those that there are."
     )
+
+
+def _settled(store: Store, path: str) -> list[TimelineInfo]:
+    """All timelines, once a notebook that was moved or replaced is filed as that."""
+    known = store.timelines()
+    here = [info for info in known if info.path == path]
+    if not path.endswith(".ipynb") or not os.path.exists(path) or any(i.in_use for i in here):
+        return known
+    names = {info.kernel_name for info in known if info.looks is not None}
+    present = notebooks.look(path) if names else None
+    for name in names:
+        if present is not None:
+            store.decide(present, name)
+    return store.timelines() if names else known
+
+
+def is_aside(info: TimelineInfo) -> bool:
+    """Whether it is the history of a notebook whose name another one has taken."""
+    return info.path is None and info.looks is not None
+
+
+def _last_path(info: TimelineInfo) -> str | None:
+    return info.path or (info.looks.path if info.looks is not None else None)
+
+
+def name_of(info: TimelineInfo) -> str:
+    """What its notebook is or was called."""
+    imported = info.origin.notebook if info.origin is not None else ""
+    return _last_path(info) or imported or f"session {info.id[:12]}"
 
 
 def look(store: Store, info: TimelineInfo) -> Session:
@@ -130,11 +166,19 @@ def look(store: Store, info: TimelineInfo) -> Session:
 
 
 def take(store: Store, info: TimelineInfo) -> Session:
-    """To change; until the store is closed no kernel can have it. Raises SessionInUse."""
+    """To change; until the store is closed no kernel can have it. Raises SessionInUse,
+    NoSuchSession for one that belongs to no notebook, NotTrusted."""
+    refuse_untrusted(info)
     if info.path is None and not info.in_use:
+        kept = is_aside(info) or info.origin is not None
+        mend = (
+            f"`jupyter timetravel adopt {info.id[:12]} NOTEBOOK` gives it one."
+            if kept
+            else "`jupyter timetravel prune` deletes it."
+        )
         raise NoSuchSession(
             f"The session {info.id[:12]} belongs to no notebook, so no kernel can start from it. "
-            "Nothing was done; `jupyter timetravel prune` deletes it."
+            f"Nothing was done; {mend}"
         )
     with suppress(TimelineInUse):
         if info.path is not None:
@@ -146,6 +190,12 @@ def take(store: Store, info: TimelineInfo) -> Session:
     )
 
 
+def refuse_untrusted(info: TimelineInfo) -> None:
+    """Raise NotTrusted for an imported timeline that nobody has trusted."""
+    if info.origin is not None and not info.origin.trusted:
+        raise NotTrusted(f"The imported timeline {info.id[:12]}", info.origin.key or None)
+
+
 def snapshot_of(checkpoint: Checkpoint | None) -> str | None:
     """The snapshot of the workspace that a checkpoint holds."""
     capture = checkpoint.capture("filesystem", engine="workspace") if checkpoint else None
@@ -153,12 +203,55 @@ def snapshot_of(checkpoint: Checkpoint | None) -> str | None:
 
 
 def workspace_engine(session: Session, snapshot: str) -> WorkspaceEngine:
-    """The engine for the directories that a snapshot is of; to be closed."""
-    blobs = BlobStore(session.store.directory)
-    roots = [path for path, _ in read_manifest(blobs, snapshot).roots]
-    return WorkspaceEngine(
-        roots,
+    """The engine for the directories that a snapshot is of, where they are by now; to be closed.
+
+    Raises WorkspaceRestoreRefused where its files would get into those of something else.
+    """
+    blobs, info = BlobStore(session.store.directory), session.info
+    recorded = [path for path, _ in read_manifest(blobs, snapshot).roots]
+    engine = WorkspaceEngine(
+        roots_now(recorded, info),
         blobs,
         journal_dir=session.store.directory / "journal",
-        document=Path(session.info.path) if session.info.path else None,
+        document=Path(info.path) if info.path else None,
     )
+    if info.looks is not None:
+        engine.former = [Path(path) for path in info.looks.names_before()]
+    if info.origin is None:
+        try:
+            refuse_elsewhere(engine, snapshot, info.looks)
+        except BaseException:
+            engine.close()
+            raise
+    return engine
+
+
+def roots_now(recorded: Sequence[Path], info: TimelineInfo) -> list[Path]:
+    """Where the directories of a snapshot are by now. Raises WorkspaceRestoreRefused."""
+    if info.origin is None:
+        return [_root_now(path, info) for path in recorded]
+    if info.path is None:
+        return list(recorded)  # to look at; nothing is restored without a notebook
+    if len(recorded) > 1:
+        why = "another machine's session had more directories; start a kernel on it, and restore"
+        raise WorkspaceRestoreRefused([(os.fsencode(recorded[1]), why)])
+    return [Path(info.path).parent]
+
+
+def _root_now(recorded: Path, info: TimelineInfo) -> Path:
+    if info.path is None or info.looks is None or _is_below(Path(info.path), recorded):
+        return recorded
+    for old in map(Path, reversed(info.looks.former)):
+        if not _is_below(old, recorded):
+            continue
+        between = old.parent.relative_to(os.path.realpath(recorded)).parts
+        now = Path(info.path).parent
+        if now.parts[len(now.parts) - len(between) :] == between:
+            return Path(*now.parts[: len(now.parts) - len(between)])
+        why = "the notebook is elsewhere in it by now; start a kernel on it, and restore there"
+        raise WorkspaceRestoreRefused([(os.fsencode(recorded), why)])
+    return recorded
+
+
+def _is_below(path: Path, top: Path) -> bool:
+    return path.is_relative_to(os.path.realpath(top))

@@ -37,6 +37,7 @@ class Command(IntEnum):
     TWIN = 3
     UNSHARE = 4
     QUIT = 5
+    IMAGE = 6
 
 
 class WakeFlag(IntFlag):
@@ -87,11 +88,7 @@ class ForkEngine:
 
     def _listen(self) -> tuple[socket.socket, str]:
         self._serial += 1
-        address = str(self._directory / f"f{self._serial}")
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(address)
-        listener.listen(8)
-        return listener, address
+        return listen_at(self._directory / f"f{self._serial}")
 
     async def wake(self, frozen: Frozen, fds: Sequence[int]) -> Woken:
         flags = 0 if self._keep_ids else WakeFlag.NEW_IDS
@@ -161,6 +158,18 @@ class ForkEngine:
             await ask(frozen, Command.QUIT)
         with contextlib.suppress(OSError):
             os.unlink(frozen.address)
+
+
+def listen_at(path: Path) -> tuple[socket.socket, str]:
+    """A socket for a frozen process to wait on, and its address. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(str(path))
+        listener.listen(8)
+    except BaseException:
+        listener.close()
+        raise
+    return listener, str(path)
 
 
 async def ask(

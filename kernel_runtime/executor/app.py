@@ -44,6 +44,7 @@ class ExecutorApp(IPKernelApp):
     link_fd = Integer(-1, help="Number of the descriptor of the link.").tag(config=True)
     out_fd = Integer(-1, help="A descriptor on the pipe that 1 is at first.").tag(config=True)
     err_fd = Integer(-1, help="A descriptor on the pipe that 2 is at first.").tag(config=True)
+    hash_seed: str | None = None
     classes = [*IPKernelApp.classes, ExecutorKernel]  # noqa: RUF012 - declared so by traitlets
 
     def init_connection_file(self) -> None:
@@ -101,6 +102,7 @@ class ExecutorApp(IPKernelApp):
             profile_dir=self.profile_dir,
             user_ns=self.user_ns,
         )
+        self.kernel.hash_seed = self.hash_seed
         self.displayhook.get_execution_count = lambda: self.kernel.execution_count
 
     def init_extensions(self) -> None:

@@ -11,6 +11,12 @@ import sys
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+OWN_SEED = "TIMETRAVEL_HASH_SEED"
+"""Set where PYTHONHASHSEED is the supervisor's choice: programs that cells start do not get it."""
+
+hash_seed = None
+"""The seed of this process's string hashes, as text; None if it is random."""
+
 
 class _OurPackages(importlib.abc.MetaPathFinder):
     """Find kernel_runtime and jupyter_timetravel beside this file, last of all finders."""
@@ -24,13 +30,23 @@ class _OurPackages(importlib.abc.MetaPathFinder):
         )
 
 
-def main() -> None:
+def prepare() -> None:
     """Replace the script's directory on sys.path by what an interactive session has."""
+    global hash_seed
     if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
         del sys.path[0]
     sys.meta_path.append(_OurPackages())
+    seed = os.environ.get("PYTHONHASHSEED", "random")
+    hash_seed = seed if seed.isdigit() else None
+    if os.environ.pop(OWN_SEED, None) is not None:
+        os.environ.pop("PYTHONHASHSEED", None)
+
+
+def main() -> None:
+    prepare()
     from kernel_runtime.executor.app import ExecutorApp
 
+    ExecutorApp.hash_seed = hash_seed
     ExecutorApp.launch_instance(sys.argv[1:])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import zmq
+from ipykernel import zmqshell
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.jsonutil import json_clean
 from ipykernel.utils import _async_in_context
@@ -31,6 +33,18 @@ from kernel_runtime.frames import Channel, Frame, Kind
 
 PROTOCOL = 1
 """Version of the time-travel protocol (docs/protocol.md) that kernel_info announces."""
+
+
+_run_command = zmqshell.system  # type: ignore[attr-defined]
+
+
+def _system(command: str) -> Any:
+    """``!command``: IPython forks by means that no audit event tells of."""
+    sys.audit("os.system", command)
+    return _run_command(command)
+
+
+zmqshell.system = _system  # type: ignore[attr-defined, assignment]
 
 
 class ExecutorShell(ZMQInteractiveShell):
@@ -81,6 +95,10 @@ class ExecutorKernel(IPythonKernel):
     shell_class = Type(ExecutorShell)
     shell_stream = AnyTrait(None, allow_none=True)
     link = AnyTrait()
+    cells_context: contextvars.Context
+    """In which cells run: numpy's print options and decimal's precision are in it."""
+    hash_seed: str | None = None
+    """What a process must be started with to have the same string hashes."""
     _execute_sleep = 0.0  # output cannot be overtaken by the reply here
     _supports_kernel_subshells = False
     # do_execute asks whether it runs in the thread that owns signals
@@ -91,7 +109,8 @@ class ExecutorKernel(IPythonKernel):
         assert isinstance(self.link, Link)
         self.timetravel = TimeTravel(self, self.link)
         self._info: dict[str, Any] = {}
-        self._dispatch = _async_in_context(partial(self.shell_main, None))
+        self.cells_context = contextvars.copy_context()
+        self._dispatch = _async_in_context(partial(self.shell_main, None), self.cells_context)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -132,10 +151,14 @@ class ExecutorKernel(IPythonKernel):
             message = [zmq.Frame(part) for part in frame.parts]
             task = asyncio.ensure_future(self._dispatch(message))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._handled)
         elif frame.kind == Kind.COMMAND:
             self.timetravel.obey(frame.json())
         # a late answer to input() that nobody waits for is dropped
+
+    def _handled(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.timetravel.effects.flush()  # nobody waits for this: the reply is out
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """The supervisor holds the queue and aborts it."""
@@ -151,12 +174,15 @@ class ExecutorKernel(IPythonKernel):
         """Run a cell, also one that may be taken back."""
         trial = None if silent else trials.read(code)
         execute = partial(self._execute, code, silent, *args, **kwargs)
-        if trial is None:
-            return await execute()
+        if not silent and (args[0] if args else kwargs.get("store_history", True)):
+            self.timetravel.cell_begins()
         try:
-            return await trial.run(self, execute)
+            return await (execute() if trial is None else trial.run(self, execute))
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            self.timetravel.effects.end()
+            if sys.version_info < (3, 11):  # there each request leaves its context to the next
+                self.cells_context = contextvars.copy_context()
 
     async def _execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run a cell. An interrupt after its end is ignored: it must not cost the reply."""

@@ -48,6 +48,7 @@ class Link:
         self._backlog: deque[Frame] = deque()
         self._descriptors: deque[int] = deque()
         self._impatient_until = 0.0
+        self._silent = False
         self.on_backlog: Callable[[], None] = lambda: None
         self.pid = os.getpid()
 
@@ -70,7 +71,13 @@ class Link:
             return  # a forked child of user code: the link is not its own
         self._write(b"".join(buffers))
 
+    def silence(self) -> None:
+        """In a copy of the session: what it says is dropped, the descriptor is another's."""
+        self._silent = True
+
     def _write(self, data: bytes) -> None:
+        if self._silent:
+            return
         with self._lock:
             for fd in self.output:
                 if ioctl(fd, FIONREAD, _NOTHING) != _NOTHING:

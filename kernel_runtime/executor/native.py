@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernel_runtime.errors import CheckpointRefused
+from kernel_runtime.executor import confine
 
 ABI = 3
 MOVE = 1
@@ -21,6 +22,7 @@ NEW_IDS = 2
 
 LIBRARY = Path(__file__).resolve().parents[1] / "native" / "libtimetravel.so"
 _REPORT_BYTES = 1 << 18
+_INSTRUCTION_BYTES = 8  # struct sock_filter
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 
 _SMALL_MAPPING = 8 << 20
@@ -48,6 +50,7 @@ class FreezeArguments(ctypes.Structure):
         ("hold_timeout_ms", c_uint32),
         ("python_threads", c_uint64),
         ("filter", c_uint64),
+        ("in_copy", c_uint64),
         ("python_count", c_uint32),
         ("filter_count", c_uint32),
         ("frozen_pid", c_int32),
@@ -85,6 +88,7 @@ class Library:
         self._freeze.argtypes = (ctypes.POINTER(FreezeArguments), ctypes.c_char_p, ctypes.c_size_t)
         self._freeze.restype = ctypes.c_int
         self._report = ctypes.create_string_buffer(_REPORT_BYTES)
+        self._filter = _filter()
 
     def note_pages(self) -> None:
         """Note the pages written since the last freeze: the next cell will write them again."""
@@ -117,6 +121,9 @@ class Library:
         values = FreezeArguments(
             python_threads=ctypes.addressof(idents),
             python_count=len(idents),
+            filter=ctypes.addressof(self._filter),
+            filter_count=len(self._filter) // _INSTRUCTION_BYTES,
+            in_copy=ctypes.cast(ctypes.pythonapi.PyOS_AfterFork_Child, ctypes.c_void_p).value,
             size=ctypes.sizeof(FreezeArguments),
             hold_fd=hold_fd,
             hold_timeout_ms=hold_timeout_ms,
@@ -128,6 +135,15 @@ class Library:
         if result < 0:
             raise CheckpointRefused(_explain(-result, values, notes))
         return result, values, notes
+
+
+def _filter() -> ctypes.Array[c_char]:
+    """What a copy may do, for tt_freeze; empty on machines that no filter is known for."""
+    try:
+        code = confine.program(os.uname().machine)
+    except KeyError:
+        code = b""
+    return (c_char * len(code)).from_buffer_copy(code)
 
 
 def parse_notes(report: bytes) -> list[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import threading
 import time
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernel_runtime import errors
 from kernel_runtime.executor import afterwake, copies, lost_children, native, variables, versions
+from kernel_runtime.executor.compensations import Compensations
+from kernel_runtime.executor.effects import Effects
 from kernel_runtime.executor.environ import EnvironmentVariables
 from kernel_runtime.executor.link import Link
 from kernel_runtime.executor.signals import LeaveCell, interrupts_put_off
@@ -38,6 +41,11 @@ class TimeTravel:
         self._hurried = False
         self._faults = 0
         self._fault_s = 0.0
+        self.directory: str | None = None
+        """The working one at the last freeze."""
+        self.effects = Effects(link)
+        self.compensations = Compensations(self.effects)
+        self.effects.install()
         afterwake.prepare()
 
     def say_hello(self, **fields: Any) -> None:
@@ -57,6 +65,11 @@ class TimeTravel:
         self._hurried = time.monotonic() - self._frozen_at < _HURRY_S
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
+    def cell_begins(self) -> None:
+        """What it does outside of the session is noted from now on."""
+        parent = self._kernel.get_parent("shell")  # type: ignore[no-untyped-call]
+        self.effects.begin(parent["header"]["msg_id"])
+
     # What the supervisor commands
 
     def obey_at_once(self, frame: Frame) -> bool:
@@ -75,10 +88,18 @@ class TimeTravel:
             self._kernel.open_comms(command["ids"])
         elif name == "variables":
             self._link.report(report="variables", id=command["id"], variables=self._summary())
+        elif name == "load_namespace":
+            copies.load_into(self._kernel, self._link.take_descriptor())
+            self._link.report(report="loaded", id=command["id"])
         elif name == "versions":
             self._link.report(
                 report="versions", id=command["id"], **versions.loaded(command["modules"])
             )
+        elif name == "compensations":
+            known = self.compensations.known(command["ids"])
+            self._link.report(report="compensations", id=command["id"], known=known)
+        elif name == "effects":
+            self.effects.obey(command["held"], command["not_held"], command["otherwise"])
         elif name == "shutdown":
             self._kernel.io_loop.stop()
 
@@ -91,12 +112,18 @@ class TimeTravel:
     def _freeze(self, command: dict[str, Any]) -> None:
         listener = self._link.take_descriptor()
         hold = self._link.take_descriptor() if command["held"] else -1
+        self.effects.flush()  # else the frozen process would tell of them once more
         summary = self._summary()
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
         # pages that the cell wrote first since the checkpoint before, at what one costs here
         cow_tax_ms = faults * self._fault_s * 1e3
         children = lost_children.children()
         move = bool(command["move"])
+        generator = random.getstate()
+        try:
+            self.directory = os.getcwd()  # a copy may be woken when it is there no more
+        except FileNotFoundError:
+            self.directory = None
         woken = 0
         try:
             if time.monotonic() > command["until"]:
@@ -127,7 +154,7 @@ class TimeTravel:
                     python_threads=native.running_python(),
                 )
                 if woken and values.woken_copy:
-                    self._serve_copy(notes)
+                    self._serve_copy(notes, generator)
                 if woken:
                     self._link.reset()
         except errors.CheckpointRefused as error:
@@ -163,9 +190,13 @@ class TimeTravel:
                 # after whatever else is ready to run: nobody waits for this
                 self._kernel.io_loop.add_callback(self._touch_pages)
 
-    def _serve_copy(self, notes: list[list[str]]) -> NoReturn:
-        """All that a copy does: it is beside the live session, and never reaches its event loop."""
+    def _serve_copy(self, notes: list[list[str]], generator: tuple[Any, ...]) -> NoReturn:
+        """All that a copy does: it is beside the live session, and never reaches its event loop.
+
+        generator: the state of the module random, which Python has seeded anew as after a fork.
+        """
         try:
+            random.setstate(generator)
             copies.serve(self._kernel, self._link.fd, native.open_files(notes))
         finally:
             os._exit(1)

@@ -5,6 +5,10 @@
  *   tt_clone_call           clone a task on a stack of its own and call a function in it
  *   tt_sigreturn            leave a signal handler by its saved context
  *   tt_thread_pointer       the thread pointer of the calling thread
+ *   tt_set_thread_pointer   set it
+ *   TT_CONTEXT_CODE         tt_context_save, tt_context_jump and the loader's entry (image.h)
+ *   tt_call_on              leave for a function on another stack
+ *   tt_cpu                  what must be equal where an image is loaded
  *   tt_unsupported          why this process cannot be frozen although the platform can, or NULL */
 #ifndef TT_ARCH_H
 #define TT_ARCH_H

@@ -103,6 +103,82 @@ static inline uintptr_t tt_thread_pointer(void) {
 static inline uintptr_t tt_extra_register(void) { return 0; }
 static inline void tt_set_extra_register(uintptr_t v) { (void)v; }
 
+static inline void tt_set_thread_pointer(uintptr_t v) {
+  __asm__ volatile("msr tpidr_el0, %0" : : "r"(v));
+}
+
+/* --- for images (image.h); see arch_x86_64.h ------------------------------------------------ */
+
+#define TT_MACHINE 183 /* EM_AARCH64 */
+#define TT_CPU_WORDS 32
+
+/* Features are in the auxiliary vector, which image.c compares on every machine. */
+static inline void tt_cpu(uint32_t words[TT_CPU_WORDS]) { (void)words; }
+
+/* AAPCS64, 6.1: x19 to x30, sp, d8 to d15, FPCR. */
+#define TT_CONTEXT_CODE                 \
+  ".globl tt_context_save\n"            \
+  ".hidden tt_context_save\n"           \
+  ".type tt_context_save, %function\n"  \
+  "tt_context_save:\n"                  \
+  "  stp x19, x20, [x0, #0]\n"          \
+  "  stp x21, x22, [x0, #16]\n"         \
+  "  stp x23, x24, [x0, #32]\n"         \
+  "  stp x25, x26, [x0, #48]\n"         \
+  "  stp x27, x28, [x0, #64]\n"         \
+  "  stp x29, x30, [x0, #80]\n"         \
+  "  mov x1, sp\n"                      \
+  "  mrs x2, fpcr\n"                    \
+  "  stp x1, x2, [x0, #96]\n"           \
+  "  stp d8, d9, [x0, #112]\n"          \
+  "  stp d10, d11, [x0, #128]\n"        \
+  "  stp d12, d13, [x0, #144]\n"        \
+  "  stp d14, d15, [x0, #160]\n"        \
+  "  mov x0, #0\n"                      \
+  "  ret\n"                             \
+  ".globl tt_context_jump\n"            \
+  ".hidden tt_context_jump\n"           \
+  ".type tt_context_jump, %function\n"  \
+  "tt_context_jump:\n"                  \
+  "  ldp x19, x20, [x0, #0]\n"          \
+  "  ldp x21, x22, [x0, #16]\n"         \
+  "  ldp x23, x24, [x0, #32]\n"         \
+  "  ldp x25, x26, [x0, #48]\n"         \
+  "  ldp x27, x28, [x0, #64]\n"         \
+  "  ldp x29, x30, [x0, #80]\n"         \
+  "  ldp x1, x2, [x0, #96]\n"           \
+  "  mov sp, x1\n"                      \
+  "  msr fpcr, x2\n"                    \
+  "  ldp d8, d9, [x0, #112]\n"          \
+  "  ldp d10, d11, [x0, #128]\n"        \
+  "  ldp d12, d13, [x0, #144]\n"        \
+  "  ldp d14, d15, [x0, #160]\n"        \
+  "  mov x0, #1\n"                      \
+  "  ret\n"                             \
+  ".globl tt_loader_start\n"            \
+  ".hidden tt_loader_start\n"           \
+  ".type tt_loader_start, %function\n"  \
+  "tt_loader_start:\n"                  \
+  "  mov x29, #0\n"                     \
+  "  mov x30, #0\n"                     \
+  "  bl tt_loader\n"                    \
+  "  brk #0\n"
+
+__attribute__((noreturn)) static inline void tt_call_on(void *stack_end, void (*fn)(void *),
+                                                        void *arg) {
+  register void *x0 __asm__("x0") = arg;
+  __asm__ volatile(
+      "mov sp, %0\n\t"
+      "mov x29, #0\n\t"
+      "mov x30, #0\n\t"
+      "blr %1\n\t"
+      "brk #0"
+      :
+      : "r"(stack_end), "r"(fn), "r"(x0)
+      : "memory");
+  __builtin_unreachable();
+}
+
 /* With a guarded control stack a thread cannot sigreturn from a frame that it did not receive. */
 static inline const char *tt_unsupported(void) {
   unsigned long status = 0;

@@ -48,6 +48,14 @@ static inline void tt_restorer(void) {}
 static inline uintptr_t tt_thread_pointer(void) { return 0; }
 static inline uintptr_t tt_extra_register(void) { return 0; }
 static inline void tt_set_extra_register(uintptr_t v) { (void)v; }
+static inline void tt_set_thread_pointer(uintptr_t v) { (void)v; }
+
+/* images need the machine code that is missing here: TT_IMAGE is refused */
+#define TT_MACHINE 0
+#define TT_CPU_WORDS 32
+#define TT_CONTEXT_CODE ""
+static inline void tt_cpu(uint32_t words[TT_CPU_WORDS]) { (void)words; }
+
 static inline const char *tt_unsupported(void) { return 0; }
 
 #endif

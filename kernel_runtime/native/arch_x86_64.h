@@ -11,6 +11,7 @@
 #define TT_SA_RESTORER 0x04000000
 #define TT_ARCH_SHSTK_STATUS 0x5005
 #define TT_ARCH_SET_GS 0x1001
+#define TT_ARCH_SET_FS 0x1002
 #define TT_ARCH_GET_FS 0x1003
 #define TT_ARCH_GET_GS 0x1004
 
@@ -109,6 +110,98 @@ static inline uintptr_t tt_extra_register(void) {
 
 static inline void tt_set_extra_register(uintptr_t v) {
   if (v) tt_syscall(SYS_arch_prctl, TT_ARCH_SET_GS, (long)v, 0, 0, 0, 0);
+}
+
+static inline void tt_set_thread_pointer(uintptr_t v) {
+  tt_syscall(SYS_arch_prctl, TT_ARCH_SET_FS, (long)v, 0, 0, 0, 0);
+}
+
+/* --- for images (image.h) ------------------------------------------------------------------- */
+
+#define TT_MACHINE 62 /* EM_X86_64 */
+#define TT_CPU_WORDS 32
+#define TT_REQUEST_STATE 0x1023 /* ARCH_REQ_XCOMP_PERM; arch/x86 xstate.rst */
+#define TT_PERMITTED_STATE 0x1022
+
+/* What code that chose its way by the processor can have seen. Word for word equal, or the
+ * processor is another one. Leaves of cpuid: features (1, 7, 0x80000001), size and kind of the saved
+ * state (0xd), which is also the layout of saved contexts. */
+static inline void tt_cpu(uint32_t words[TT_CPU_WORDS]) {
+  static const uint32_t leaves[][3] = {
+      /* leaf, subleaf, registers that count: eax 1, ebx 2, ecx 4, edx 8 */
+      {0, 0, 14},   {1, 0, 12},  {7, 0, 14}, {7, 1, 15}, {0xd, 0, 11}, {0xd, 1, 1},
+      {0x80000001u, 0, 12},
+  };
+  unsigned n = 0, most, most_extended;
+  __asm__ volatile("cpuid" : "=a"(most) : "a"(0) : "ebx", "ecx", "edx");
+  __asm__ volatile("cpuid" : "=a"(most_extended) : "a"(0x80000000u) : "ebx", "ecx", "edx");
+  for (unsigned i = 0; i < sizeof leaves / sizeof *leaves; i++) {
+    uint32_t r[4], leaf = leaves[i][0];
+    if (leaf > (leaf >> 31 ? most_extended : most)) continue;
+    __asm__ volatile("cpuid"
+                     : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
+                     : "a"(leaf), "c"(leaves[i][1]));
+    for (int k = 0; k < 4; k++)
+      if (leaves[i][2] >> k & 1) words[n++] = r[k];
+  }
+}
+
+/* int tt_context_save(void *room): 0; and 1 once tt_context_jump(room) is called, as setjmp(3). What
+ * a function must preserve (AMD64 ABI, 3.2.1): rbx, rbp, rsp, r12 to r15, MXCSR, x87 control word. */
+#define TT_CONTEXT_CODE                  \
+  ".globl tt_context_save\n"             \
+  ".hidden tt_context_save\n"            \
+  ".type tt_context_save, @function\n"   \
+  "tt_context_save:\n"                   \
+  "  mov %rbx, 0(%rdi)\n"                \
+  "  mov %rbp, 8(%rdi)\n"                \
+  "  mov %r12, 16(%rdi)\n"               \
+  "  mov %r13, 24(%rdi)\n"               \
+  "  mov %r14, 32(%rdi)\n"               \
+  "  mov %r15, 40(%rdi)\n"               \
+  "  lea 8(%rsp), %rax\n"                \
+  "  mov %rax, 48(%rdi)\n"               \
+  "  mov (%rsp), %rax\n"                 \
+  "  mov %rax, 56(%rdi)\n"               \
+  "  stmxcsr 64(%rdi)\n"                 \
+  "  fnstcw 68(%rdi)\n"                  \
+  "  xor %eax, %eax\n"                   \
+  "  ret\n"                              \
+  ".globl tt_context_jump\n"             \
+  ".hidden tt_context_jump\n"            \
+  ".type tt_context_jump, @function\n"   \
+  "tt_context_jump:\n"                   \
+  "  mov 0(%rdi), %rbx\n"                \
+  "  mov 8(%rdi), %rbp\n"                \
+  "  mov 16(%rdi), %r12\n"               \
+  "  mov 24(%rdi), %r13\n"               \
+  "  mov 32(%rdi), %r14\n"               \
+  "  mov 40(%rdi), %r15\n"               \
+  "  mov 48(%rdi), %rsp\n"               \
+  "  ldmxcsr 64(%rdi)\n"                 \
+  "  fldcw 68(%rdi)\n"                   \
+  "  mov $1, %eax\n"                     \
+  "  jmp *56(%rdi)\n"                    \
+  ".globl tt_loader_start\n"             \
+  ".hidden tt_loader_start\n"            \
+  ".type tt_loader_start, @function\n"   \
+  "tt_loader_start:\n"                   \
+  "  xor %ebp, %ebp\n"                   \
+  "  and $-16, %rsp\n"                   \
+  "  call tt_loader\n"                   \
+  "  hlt\n"
+
+__attribute__((noreturn)) static inline void tt_call_on(void *stack_end, void (*fn)(void *),
+                                                        void *arg) {
+  __asm__ volatile(
+      "mov %0, %%rsp\n\t"
+      "xor %%ebp, %%ebp\n\t"
+      "call *%1\n\t"
+      "hlt"
+      :
+      : "r"(stack_end), "r"(fn), "D"(arg)
+      : "memory");
+  __builtin_unreachable();
 }
 
 /* With user shadow stacks a thread cannot sigreturn from a frame that it did not receive. */

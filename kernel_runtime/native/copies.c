@@ -204,7 +204,7 @@ static void ignore_signals(void) {
 
 /* As little as can be of what the session needs. Where processes are grouped by session
  * (sched_autogroup), priorities count within a group only, and this process is a session. */
-static void step_back(void) {
+void tt_step_back(void) {
   int none = 0; /* struct sched_param */
   SC(SYS_sched_setscheduler, 0, SCHED_OTHER, &none);
   SC(SYS_setpriority, PRIO_PROCESS, 0, LOWEST_PRIORITY);
@@ -217,10 +217,12 @@ static void step_back(void) {
 int tt_copies_confine(const struct tt_state *state) {
   const struct tt_freeze *f = state->freeze;
   ignore_signals();
-  step_back();
+  tt_step_back();
   if (!f->filter_count) return 0;
-  struct sock_fprog program = {(unsigned short)f->filter_count,
-                               (struct sock_filter *)(uintptr_t)f->filter};
+  struct sock_filter *filter = (struct sock_filter *)(uintptr_t)f->filter;
+  for (uint32_t i = 0; i < f->filter_count; i++)
+    if (filter[i].k == TT_FILTER_PID) filter[i].k = (uint32_t)SC(SYS_getpid);
+  struct sock_fprog program = {(unsigned short)f->filter_count, filter};
   long r = SC(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   if (!r) r = SC(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
   return (int)r;

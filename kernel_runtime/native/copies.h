@@ -18,4 +18,7 @@ int tt_copies_trim(struct tt_state *state);
 int tt_copies_streams(const int passed[3]);
 int tt_copies_confine(const struct tt_state *state);
 
+/* Run at the lowest priority there is, for good. */
+void tt_step_back(void);
+
 #endif

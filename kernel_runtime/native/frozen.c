@@ -3,6 +3,7 @@
 #include "frozen.h"
 
 #include "hot.h"
+#include "image.h"
 #include "memory.h"
 #include "process.h"
 #include "wake.h"
@@ -167,6 +168,24 @@ static int twin(struct incoming *in, int listen_fd) {
   return own;
 }
 
+/* A clone that writes itself down. It returns only in a process that was loaded from what it has
+ * written: then with the socket that this one serves. */
+static int image(struct tt_state *state, struct incoming *in, int listen_fd) {
+  if (in->count != 1 || !TT_THREADS) {
+    answer(in, TT_THREADS ? EINVAL : ENOTSUP, 0, 0);
+    return listen_fd;
+  }
+  long pid = tt_clone_copy(0, 0);
+  if (pid != 0) {
+    answer(in, pid < 0 ? (int)pid : 0, pid < 0 ? 0 : (int32_t)pid, 0);
+    return listen_fd;
+  }
+  int own = tt_image_write(state, in->fds[0]);
+  in->count = 0;
+  in->connection = -1;
+  return own;
+}
+
 static int serve(struct tt_state *state, struct incoming *in, int *listen_fd) {
   int32_t own = (int32_t)SC(SYS_getpid);
   switch (in->request.command) {
@@ -174,6 +193,7 @@ static int serve(struct tt_state *state, struct incoming *in, int *listen_fd) {
     case TT_WAKE:
       return in->request.flags & TT_WAKE_CONSUME ? consume(state, in, *listen_fd)
                                                  : wake(state, in, *listen_fd);
+    case TT_IMAGE: *listen_fd = image(state, in, *listen_fd); return 0;
     case TT_TWIN: *listen_fd = twin(in, *listen_fd); return 0;
     case TT_UNSHARE:
       answer(in, 0, own, tt_hot_unshare(state, in->request.arg64, *listen_fd));

@@ -138,6 +138,10 @@ void tt_process_freeze(struct tt_state *state, int keep) {
   long n = fd < 0 ? 0 : tt_retry_read(fd, state->oom_score, sizeof state->oom_score - 1);
   state->oom_score[n > 0 ? n : 0] = 0;
   tt_close(fd);
+  tt_process_dim();
+}
+
+void tt_process_dim(void) {
   set_oom_score("1000"); /* the first that is taken when memory runs out */
   SC(SYS_prctl, PR_SET_NAME, "tt-frozen");
 }

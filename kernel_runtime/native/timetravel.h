@@ -18,6 +18,8 @@ enum {
   TT_NEW_IDS = 2 /* waking never tries to give back the old process and thread ids */
 };
 
+#define TT_FILTER_PID 0x7fffffff
+
 /* Argument of tt_freeze. Times in nanoseconds, sizes in bytes. */
 struct tt_freeze {
   uint32_t size;          /* in: sizeof(struct tt_freeze) */
@@ -34,8 +36,12 @@ struct tt_freeze {
   /* in: for TT_WAKE_COPY. Address of pthread_self() of each thread that runs Python, the caller's
    * own first; 0 of them: no copy can be woken */
   uint64_t python_threads;
-  /* in: address of the seccomp filter (struct sock_filter) that a copy takes; 0 of them: none */
+  /* in: address of the seccomp filter (struct sock_filter) that a copy takes before any thread is
+   * made in it; 0 instructions: none. TT_FILTER_PID in it becomes the copy's own id */
   uint64_t filter;
+  /* in: address of a function, void f(void), that a copy calls before tt_freeze returns in it; 0:
+   * none. Python's PyOS_AfterFork_Child: its locks may be waited for by threads that are not there */
+  uint64_t in_copy;
   uint32_t python_count, filter_count; /* in */
   int32_t frozen_pid;       /* out, as seen inside */
   int32_t threads;          /* out: stopped besides the caller */
@@ -105,6 +111,16 @@ TT_EXPORT int tt_pages_note(uint64_t mapping_most, uint32_t pages_most);
  * watched_fd (-1: none) has something to read. Number of pages touched. */
 TT_EXPORT int tt_pages_touch(int watched_fd);
 
+/* Bytes of the next piece of a stream, which begins at data and ends after size bytes: 64 KiB to
+ * 1 MiB, or all that is left. Cut where the content says so: a change leaves most other pieces as
+ * they are. Any thread may call it. */
+TT_EXPORT size_t tt_cut(const unsigned char *data, size_t size);
+
+/* BLAKE2b-256 of four pieces of size bytes each, a multiple of 128, into out, 32 bytes for each.
+ * 0, or -ENOTSUP where the processor cannot do four at once, -EINVAL for another size. Any thread
+ * may call it. */
+TT_EXPORT int tt_digest4(const unsigned char *const data[4], size_t size, unsigned char *out);
+
 /* TT_ABI of the library that was loaded. */
 TT_EXPORT int tt_abi(void);
 
@@ -114,7 +130,9 @@ enum tt_command {
   TT_WAKE = 2,    /* descriptors: link, out, err, as many of them as were given to tt_freeze */
   TT_TWIN = 3,    /* descriptor: a listening socket. Makes a frozen clone that serves it */
   TT_UNSHARE = 4, /* arg64: bytes at most. Makes pages its own; the next connection ends it early */
-  TT_QUIT = 5     /* answers, then exits */
+  TT_QUIT = 5,    /* answers, then exits */
+  TT_IMAGE = 6    /* descriptor: a SOCK_STREAM socket. A clone writes an image to it (image.h); the
+                   * answer, its pid, comes before it is written */
 };
 
 /* Flags of TT_WAKE. */

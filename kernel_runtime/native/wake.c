@@ -105,5 +105,6 @@ int tt_wake(struct tt_state *state, struct tt_waking *w, int listen_fd) {
   tt_state_free(state);
   tt_threads_go();
   SC(SYS_rt_sigprocmask, SIG_SETMASK, &mask, 0, 8);
+  if (w->copy && f->in_copy) ((void (*)(void))(uintptr_t)f->in_copy)();
   return k;
 }

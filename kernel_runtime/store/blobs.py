@@ -27,8 +27,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -42,13 +41,9 @@ from kernel_runtime.store.digests import (
     Digest,
     digest_of,
 )
-from kernel_runtime.store.leases import Lease, read_lease
+from kernel_runtime.store.paths import sync
 from kernel_runtime.store.reflinks import clone_file, clone_range, sync_filesystem
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where the engines do not run either
-    fcntl = None  # type: ignore[assignment]
+from kernel_runtime.store.shelf import Shelf, SweepResult
 
 __all__ = [
     "BlobDamaged",
@@ -70,15 +65,7 @@ _O_CLOEXEC: Final[int] = getattr(os, "O_CLOEXEC", 0)
 _O_NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 
 
-@dataclass(frozen=True)
-class SweepResult:
-    """What a sweep removed: number of blobs and their bytes on disk."""
-
-    removed: int
-    freed_bytes: int
-
-
-class BlobStore:
+class BlobStore(Shelf):
     """One store directory. Several processes may use it at once; methods are thread safe."""
 
     def __init__(self, path: Path, codec: Codec | None = None) -> None:
@@ -91,8 +78,12 @@ class BlobStore:
         for part in (path, *(path / name for name in _PARTS)):
             if not part.is_dir():
                 part.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _fsync(str(part.parent))
+                sync(part.parent)
+        for name in ("lock", "collector"):  # or deleting would need room
+            with self._locked(exclusive=False, name=name):
+                pass
         self._lock = threading.Lock()
+        self._flushing = threading.Lock()
         self._own = threading.local()
         self._serial = 0
         self._made: set[str] = set()
@@ -177,32 +168,28 @@ class BlobStore:
         self._will_sync(os.path.dirname(target))  # the file itself is the user's
         return "link"
 
-    def held_path(self, token: Digest) -> Path:
-        """Where a held file is, whether or not it is there."""
-        return self.path / "held" / token
-
     def flush(self) -> None:
         """Make everything put so far durable. Raises OSError if the disk refuses.
 
         Must be called, and succeed, before a record that names these blobs is committed.
         """
-        with self._lock:
-            pending, self._unsynced = self._unsynced, []
-        if not pending:
-            return
-        try:
-            if len(pending) > _FSYNC_ONE_BY_ONE:
-                self._sync_all()
-            else:
-                for name in pending:
-                    _fsync(name)
-                for parent in {os.path.dirname(name) for name in pending}:
-                    _fsync(parent)
-                _fsync(str(self.path / "blobs"))  # new folders in it
-        except OSError:
+        # One at a time: what another thread is syncing now may be what the caller needs.
+        with self._flushing:
             with self._lock:
-                self._unsynced = pending + self._unsynced
-            raise
+                pending, self._unsynced = self._unsynced, []
+            try:
+                if len(pending) > _FSYNC_ONE_BY_ONE:
+                    self._sync_all()
+                elif pending:
+                    for name in pending:
+                        _sync_if_there(name)
+                    for parent in {os.path.dirname(name) for name in pending}:
+                        _sync_if_there(parent)
+                    sync(self.path / "blobs")  # new folders in it
+            except OSError:
+                with self._lock:
+                    self._unsynced = pending + self._unsynced
+                raise
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -259,26 +246,29 @@ class BlobStore:
             except BlobError as problem:
                 yield digest, str(problem)
 
-    def blobs(self) -> Iterator[Digest]:
-        """The names of all blobs; held files not included."""
-        for folder in sorted((self.path / "blobs").iterdir()):
-            for file in sorted(folder.iterdir()):
-                yield Digest(file.name)
-
     # -- deleting -----------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def adding(self) -> Iterator[None]:
-        """Around everything that adds blobs and the lease that names them: no sweep within."""
+    def adding(self) -> Iterator[list[Digest]]:
+        """Around everything that adds blobs and the lease that names them: no sweep within.
+
+        Gives what this thread has written, as it is written; what was there is not in it.
+        """
         with self._locked(exclusive=False):
             self._own.added = []
-            yield
+            yield self._own.added
 
     def discard_added(self) -> int:
-        """Delete what this thread's last `adding` wrote, as far as nobody else has found it
-        there since. For an addition that failed; returns the number of blobs deleted."""
+        """Delete what this thread's last `adding` wrote; see `discard`."""
         added: list[Digest] = getattr(self._own, "added", [])
         self._own.added = []
+        return self.discard(added)
+
+    def discard(self, added: Iterable[Digest]) -> int:
+        """Delete what this object wrote, as far as no other has found it there since.
+
+        For an addition that failed; returns the number of blobs deleted.
+        """
         count = 0
         with self._locked(exclusive=True):
             for digest in added:
@@ -297,112 +287,7 @@ class BlobStore:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | _O_CLOEXEC, 0o600))
         self._will_sync(target)
 
-    def unpin(self, digest: Digest) -> None:
-        """Do not want it any more; what is not pinned is no error."""
-        with contextlib.suppress(FileNotFoundError):
-            (self.path / "pins" / digest).unlink()
-
-    def pinned(self) -> list[Digest]:
-        """All blobs that are wanted for themselves."""
-        return [Digest(file.name) for file in (self.path / "pins").iterdir()]
-
-    def lease(self, name: str) -> Lease:
-        """Open a lease of this name for the calling process. Raises OSError."""
-        return Lease(self.path / "leases" / name)
-
-    @contextlib.contextmanager
-    def collecting(self) -> Iterator[tuple[list[Digest], int]]:
-        """Around finding out what is wanted, and the `sweep` of the rest; one at a time.
-
-        Yields what to start from, and the time to give to `sweep`. Leases of processes that
-        have ended are removed.
-        """
-        with self._locked(exclusive=True, name="collector"):
-            with self._locked(exclusive=True):
-                # No addition is under way: what earlier ones need, a lease names by now. Only
-                # then pins are read, since a lease moves on once its snapshot is pinned.
-                before_ns = self._now_ns()
-                wanted: list[Digest] = []
-                for file in (self.path / "leases").iterdir():
-                    with contextlib.suppress(FileNotFoundError):
-                        wanted += read_lease(file)
-            yield wanted + self.pinned(), before_ns
-
-    def sweep(
-        self,
-        keep: Container[str],
-        *,
-        before_ns: int,
-        among: Iterable[Digest] | None = None,
-    ) -> SweepResult:
-        """Delete blobs and held files that keep does not name.
-
-        before_ns: from `collecting`; whatever was put or found again since is kept. among:
-        look at these only. Writes nothing, so it works on a full disk. Adding blobs waits at
-        most for a batch of 500 deletions.
-        """
-        removed = freed = 0
-        batch: list[str] = []
-        for name in self._candidates(among):
-            if os.path.basename(name) not in keep:
-                batch.append(name)
-            if len(batch) >= 500:
-                count, size = self._delete(batch, before_ns)
-                removed, freed, batch = removed + count, freed + size, []
-        count, size = self._delete(batch, before_ns)
-        return SweepResult(removed + count, freed + size)
-
     # -- inside -------------------------------------------------------------------------------
-
-    def _file(self, digest: str) -> str:
-        return f"{self.path}/blobs/{digest[:2]}/{digest}"
-
-    def _candidates(self, among: Iterable[Digest] | None) -> Iterator[str]:
-        if among is None:
-            yield from (self._file(digest) for digest in self.blobs())
-            yield from (str(file) for file in (self.path / "held").iterdir())
-            return
-        for digest in among:
-            yield self._file(digest)
-            yield str(self.held_path(digest))
-
-    def _delete(self, names: list[str], before_ns: int) -> tuple[int, int]:
-        removed = freed = 0
-        if not names:
-            return 0, 0
-        with self._locked(exclusive=True):
-            now_ns = self._now_ns()
-            for name in names:
-                try:
-                    found = os.lstat(name)
-                    # The mtime of a held link is the user's own; its lease protects it.
-                    if "/held/" not in name and found.st_mtime_ns >= before_ns:
-                        if found.st_mtime_ns > now_ns:  # the clock was wrong: for the next sweep
-                            os.utime(name)
-                        continue
-                    os.unlink(name)
-                except FileNotFoundError:
-                    continue
-                self._known_good.pop(os.path.basename(name), None)
-                removed += 1
-                freed += found.st_blocks * 512
-        return removed, freed
-
-    def _now_ns(self) -> int:
-        """The time that the store's filesystem would give to a file now: its clock may be
-        another machine's, or go in steps."""
-        os.utime(self.path / "lock")
-        return os.stat(self.path / "lock").st_mtime_ns
-
-    @contextlib.contextmanager
-    def _locked(self, *, exclusive: bool, name: str = "lock") -> Iterator[None]:
-        fd = os.open(self.path / name, os.O_CREAT | os.O_RDWR | _O_CLOEXEC, 0o600)
-        try:
-            if fcntl is not None:
-                fcntl.flock(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-            yield
-        finally:
-            os.close(fd)
 
     def _mark(self, target: str) -> None:
         """A sweep that is under way sees that this blob is wanted again."""
@@ -523,15 +408,9 @@ class BlobStore:
                     file.unlink()
 
 
-def _fsync(name: str) -> None:
-    try:
-        fd = os.open(name, os.O_RDONLY | _O_CLOEXEC)
-    except FileNotFoundError:
-        return  # swept since
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _sync_if_there(name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # swept since
+        sync(name)
 
 
 def _free(path: Path) -> int | None:

@@ -19,16 +19,20 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
-from kernel_runtime.store import filesystem_type, locks, rows, schema
-from kernel_runtime.store.errors import StoreError, TimelineInUse, refused
-from kernel_runtime.store.paths import private_directory, private_file
+from kernel_runtime.store import filesystem_type, filing, integrity, locks, reserve, rows, schema
+from kernel_runtime.store.errors import DatabaseDamaged, StoreError, TimelineInUse, refused
+from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic
+from kernel_runtime.store.origins import Origin
+from kernel_runtime.store.paths import private_directory, private_file, sync
+from kernel_runtime.timeline.documents import Looks, Verdict
 from kernel_runtime.timeline.model import (
     VOLATILE_ENGINES,
     Capture,
@@ -52,6 +56,10 @@ class TimelineInfo:
     created_at: datetime
     checkpoints: int
     in_use: bool
+    looks: Looks | None = None
+    """Of its notebook; without a path: another notebook has taken its name since."""
+    origin: Origin | None = None
+    """Where it was imported from."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +70,19 @@ class Purged:
     captures: tuple[Capture, ...]
 
 
-def open_store(directory: Path) -> Store:
+def open_store(directory: Path, keys: Keys | None = None) -> Store:
     """Open the store in ``directory``, which is made if need be, with mode 0700.
 
-    Raises StoreError if it cannot be used, is not ours, or was written by a newer version.
+    keys: with which rows are signed (default: the user's). Raises StoreError if it cannot be used,
+    is not ours, or was written by a newer version; DatabaseDamaged.
     """
     private_directory(directory)
     private_directory(directory / "locks")
+    reserve.keep(directory)
+    return reserve.used_for(directory, lambda: _open(directory, keys or Keys()))
+
+
+def _open(directory: Path, keys: Keys) -> Store:
     path = directory / FILE_NAME
     # SQLite gives its journal files the mode of the database file.
     private_file(path)
@@ -82,23 +96,31 @@ def open_store(directory: Path) -> Store:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA journal_size_limit = {16 << 20}")
         schema.prepare(connection, path)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         connection.close()
-        raise refused(path, error) from error
+        raise _failed(path, error) from error
     except BaseException:
         connection.close()
         raise
-    return Store(directory, connection, syncs_by_itself=not wal)
+    return Store(directory, connection, keys, syncs_by_itself=not wal)
 
 
 class Store:
     """An open database. Made by ``open_store``."""
 
     def __init__(
-        self, directory: Path, connection: sqlite3.Connection, *, syncs_by_itself: bool
+        self,
+        directory: Path,
+        connection: sqlite3.Connection,
+        keys: Keys,
+        *,
+        syncs_by_itself: bool,
     ) -> None:
         self.directory = directory
         self._connection = connection
+        self._keys = keys
+        self._doubtful: set[str] = set()
+        self._is_uncertain = False
         self._syncs_by_itself = syncs_by_itself
         self._lock = threading.RLock()
         self._timelines: set[str] = set()
@@ -140,7 +162,8 @@ class Store:
                         " VALUES (?, ?, ?, ?, ?)",
                         (state.id, raw_path, kernel_name, _now(), state.next_number),
                     )
-                found = rows.read_checkpoints(self._connection, state.id, self.variables)
+                found = self._checkpoints(state.id)
+                self._note_doubtful(state.id, found)
                 timeline = Timeline(*_whole(state, found))
                 for checkpoint in list(timeline):
                     captures = tuple(
@@ -148,7 +171,8 @@ class Store:
                     )
                     if captures != checkpoint.captures:
                         changed = timeline.replace(checkpoint.id, captures=captures)
-                        rows.write_captures(self._connection, changed)
+                        keys = self._keys_for(changed)
+                        rows.write_captures(self._connection, state.id, changed, keys)
             except BaseException:
                 locks.release(lock)
                 raise
@@ -160,20 +184,23 @@ class Store:
         with self._reading():
             found = self._connection.execute(
                 "SELECT id, path, kernel_name, created_at,"
-                " (SELECT count(*) FROM checkpoints WHERE timeline = timelines.id)"
+                " (SELECT count(*) FROM checkpoints WHERE timeline = timelines.id), looks, origin"
                 " FROM timelines ORDER BY rowid"
             ).fetchall()
-        return [
-            TimelineInfo(
-                id=id,
-                path=None if path is None else os.fsdecode(path),
-                kernel_name=kernel_name,
-                created_at=datetime.fromisoformat(created_at),
-                checkpoints=count,
-                in_use=locks.is_held(self._lock_path(id)),
-            )
-            for id, path, kernel_name, created_at, count in found
-        ]
+        with self._decoding():
+            return [
+                TimelineInfo(
+                    id=id,
+                    path=None if path is None else os.fsdecode(path),
+                    kernel_name=kernel_name,
+                    created_at=datetime.fromisoformat(created_at),
+                    checkpoints=count,
+                    in_use=locks.is_held(self._lock_path(id)),
+                    looks=filing.read_looks(looks),
+                    origin=Origin.from_json(origin) if origin else None,
+                )
+                for id, path, kernel_name, created_at, count, looks, origin in found
+            ]
 
     def look_at(self, id: str) -> Timeline:
         """A timeline as it is now, to read only: a kernel may have it. Raises StoreError."""
@@ -183,18 +210,21 @@ class Store:
             ).fetchone()
             if row is None:
                 raise StoreError(f"The store {self.directory} has no timeline {id} any more.")
-            found = rows.read_checkpoints(self._connection, id, self.variables)
+            found = self._checkpoints(id)
             return Timeline(*_whole(TimelineState(*row), found))
 
     def forget(self, id: str) -> Purged | None:
-        """Delete a timeline with all of its checkpoints; None if a kernel has it."""
-        return self._purge(id)
+        """Delete a timeline with all of its checkpoints; None if a kernel has it.
+
+        Works on a full disk too. Raises StoreError.
+        """
+        return reserve.used_for(self.directory, lambda: self._purge(id))
 
     def purge(self) -> list[Purged]:
         """Delete the timelines without a notebook whose supervisor is gone."""
         with self._reading():
             found = self._connection.execute(
-                "SELECT id FROM timelines WHERE path IS NULL"
+                "SELECT id FROM timelines WHERE path IS NULL AND looks IS NULL AND origin IS NULL"
             ).fetchall()
         return [gone for (id,) in found if (gone := self._purge(id)) is not None]
 
@@ -203,13 +233,73 @@ class Store:
         if not locks.acquire(lock):
             return None
         try:
-            with self._transaction():
-                checkpoints = rows.read_checkpoints(self._connection, id, self.variables)
+            with self._transaction(durable=True):
+                checkpoints = self._checkpoints(id)
                 captures = [c for checkpoint in checkpoints for c in checkpoint.captures]
                 self._connection.execute("DELETE FROM timelines WHERE id = ?", (id,))
         finally:
             locks.release(lock, remove=True)
         return Purged(id, tuple(captures))
+
+    # -- notebooks --------------------------------------------------------------------------
+
+    def decide(self, present: Looks, kernel_name: str) -> Verdict:
+        """Decide which timeline a notebook goes on with and file that under its path.
+
+        `load_timeline` finds it there afterwards. Raises StoreError; then nothing was changed.
+        """
+        with self._transaction():
+            return filing.settle(self._connection, present, kernel_name, self._has)
+
+    def renamed(self, path: str, kernel_name: str) -> str | None:
+        """Where the notebook is now that had this path, if that is known."""
+        with self._reading():
+            return filing.renamed(self._connection, os.path.realpath(path), kernel_name)
+
+    def note_looks(self, id: str, looks: Looks) -> None:
+        """Keep what a timeline's notebook looks like; its path too, unless that is another's."""
+        with self._transaction():
+            filing.note_looks(self._connection, id, looks)
+
+    def file_under(self, id: str, path: str | None, origin: Origin | None) -> None:
+        """Give a timeline a notebook's path and an origin. Whatever had the path is set aside.
+
+        Raises TimelineInUse if a kernel has one of the two, StoreError.
+        """
+        with self._transaction():
+            filing.file_under(self._connection, id, path, origin, self._has)
+
+    def insert(
+        self,
+        state: TimelineState,
+        kernel_name: str,
+        origin: Origin,
+        checkpoints: Iterable[Checkpoint],
+    ) -> None:
+        """Write an imported timeline, which belongs to no notebook yet; signed if it is trusted.
+
+        Raises StoreError.
+        """
+        keys = self._keys if origin.trusted else None
+        with self._transaction(durable=True):
+            self._connection.execute(
+                "INSERT INTO timelines (id, kernel_name, created_at, head, next_number, origin)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    state.id,
+                    kernel_name,
+                    _now(),
+                    state.head,
+                    state.next_number,
+                    origin.as_json(),
+                ),
+            )
+            for checkpoint in checkpoints:
+                rows.write_checkpoint(self._connection, state.id, checkpoint, keys)
+
+    def _has(self, id: str) -> bool:
+        """Whether a live process has a timeline."""
+        return locks.is_held(self._lock_path(id))
 
     # -- checkpoints ------------------------------------------------------------------------
 
@@ -222,9 +312,15 @@ class Store:
     ) -> None:
         """Write a timeline's state, new or changed checkpoints and deletions, all or nothing.
 
-        Raises StoreError, and then nothing was written.
+        Deleting works on a full disk too. Raises StoreError, and then nothing was written.
         """
-        given = list(checkpoints)
+        given, gone = list(checkpoints), list(deleted_ids)
+        if gone:
+            reserve.used_for(self.directory, lambda: self._save(state, given, gone))
+        else:
+            self._save(state, given, gone)
+
+    def _save(self, state: TimelineState, given: list[Checkpoint], gone: list[str]) -> None:
         with self._transaction(durable=any(not c.is_auto for c in given)):
             updated = self._connection.execute(
                 "UPDATE timelines SET head = ?, last_safety = ?, next_number = ? WHERE id = ?",
@@ -237,20 +333,46 @@ class Store:
                     "have its checkpoints stored again."
                 )
             self._connection.executemany(
-                "DELETE FROM checkpoints WHERE id = ?", [(id,) for id in deleted_ids]
+                "DELETE FROM checkpoints WHERE id = ?", [(id,) for id in gone]
             )
             for checkpoint in given:
-                rows.write_checkpoint(self._connection, state.id, checkpoint)
+                keys = self._keys_for(checkpoint)
+                rows.write_checkpoint(self._connection, state.id, checkpoint, keys)
 
-    def references(self, kind: str, engine: str) -> set[str]:
-        """Every ``ref`` that some capture of that kind and engine still needs, in all timelines."""
+    def references(self, kind: str, engine: str | None = None) -> set[str]:
+        """Every ``ref`` that some capture of that kind (and engine) still needs, in all
+        timelines; what they do not name any more may be deleted, see ``settle``."""
+        self.settle()
         with self._reading():
             found = self._connection.execute(
-                "SELECT ref FROM captures WHERE kind = ? AND engine = ? AND ref IS NOT NULL"
-                " AND state IN ('ready', 'pending')",
+                "SELECT ref FROM captures WHERE kind = ?1 AND (?2 IS NULL OR engine = ?2)"
+                " AND ref IS NOT NULL AND state IN ('ready', 'pending')",
                 (kind, engine),
             )
             return {ref for (ref,) in found}
+
+    def settle(self) -> None:
+        """Make what was committed so far outlive a power cut. Raises StoreError.
+
+        Must be called between a commit and the deletion of what was needed before it: else the
+        old rows could come back without their data.
+        """
+        if not self._syncs_by_itself:
+            reserve.used_for(self.directory, self._settle)
+
+    def _settle(self) -> None:
+        if self._is_uncertain:
+            # What a failed commit left in the log could come to life when that is read anew.
+            # The next commit is written over it.
+            with self._transaction():
+                self._connection.execute("UPDATE timelines SET next_number = next_number")
+        try:
+            # SQLite holds no lock on this file that closing it here would drop.
+            with suppress(FileNotFoundError):
+                sync(self.directory / f"{FILE_NAME}-wal")
+            sync(self.directory)
+        except OSError as error:
+            raise refused(self.directory / FILE_NAME, error) from error
 
     def variables(self, checkpoint_id: str) -> Mapping[str, Summary]:
         """The summaries that were saved with a checkpoint; empty if it is gone."""
@@ -258,12 +380,72 @@ class Store:
             row = self._connection.execute(
                 "SELECT variables FROM checkpoints WHERE id = ?", (checkpoint_id,)
             ).fetchone()
-        return rows.unpack_variables(row[0]) if row else {}
+        with self._decoding():
+            return rows.unpack_variables(row[0]) if row else {}
+
+    def problems(self) -> list[str]:
+        """What is wrong with the database, as sentences. Reads all of it."""
+        with self._lock:
+            return list(integrity.problems(self._connection))
+
+    # -- signatures -------------------------------------------------------------------------
+
+    def authenticate(self, timeline_id: str, checkpoint: Checkpoint) -> None:
+        """Return if a session of this user's has stored this checkpoint with these captures.
+
+        Must be called before a session is loaded from one of its captures. Raises NotAuthentic,
+        NotTrusted, KeyUnusable, StoreError.
+        """
+        with self._reading():
+            row = self._connection.execute(
+                "SELECT signature FROM seals WHERE checkpoint = ?", (checkpoint.id,)
+            ).fetchone()
+        self._check(timeline_id, checkpoint, row[0] if row else None)
+
+    def trust(self, timeline_id: str) -> None:
+        """Sign all checkpoints of a timeline as they are now: a person trusts what they name.
+
+        Raises StoreError, KeyUnusable, and then nothing was signed.
+        """
+        self._keys.sign("", b"")  # without a key nothing is begun
+        with self._transaction(durable=True):
+            for checkpoint in self._checkpoints(timeline_id):
+                rows.write_captures(self._connection, timeline_id, checkpoint, self._keys)
+                self._doubtful.discard(checkpoint.id)
+
+    def _check(self, timeline_id: str, checkpoint: Checkpoint, signature: str | None) -> None:
+        text = rows.signed_text(timeline_id, checkpoint)
+        self._keys.check(rows.PURPOSE, text, signature, f"Checkpoint #{checkpoint.number}")
+
+    def _note_doubtful(self, timeline_id: str, checkpoints: Iterable[Checkpoint]) -> None:
+        """Those that somebody else wrote or altered must not be signed when they are saved."""
+        seals = rows.read_seals(self._connection, timeline_id)
+        for checkpoint in checkpoints:
+            if checkpoint.has_durable_session:
+                try:
+                    seal = seals.get(checkpoint.id)
+                    self._check(timeline_id, checkpoint, seal.signature if seal else None)
+                except (NotAuthentic, KeyUnusable):
+                    self._doubtful.add(checkpoint.id)
+
+    def _keys_for(self, checkpoint: Checkpoint) -> Keys | None:
+        return None if checkpoint.id in self._doubtful else self._keys
 
     # -- transactions -----------------------------------------------------------------------
 
     def _lock_path(self, timeline_id: str) -> Path:
         return self.directory.resolve() / "locks" / f"{timeline_id}.lock"
+
+    def _checkpoints(self, timeline_id: str) -> list[Checkpoint]:
+        with self._decoding():
+            return rows.read_checkpoints(self._connection, timeline_id, self.variables)
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, zlib.error) as error:
+            raise DatabaseDamaged(self.directory / FILE_NAME, error) from error
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -271,7 +453,7 @@ class Store:
             try:
                 yield
             except sqlite3.Error as error:
-                raise refused(self.directory / FILE_NAME, error) from error
+                raise _failed(self.directory / FILE_NAME, error) from error
 
     @contextmanager
     def _transaction(self, *, durable: bool = False) -> Iterator[None]:
@@ -284,7 +466,9 @@ class Store:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield
+                    self._is_uncertain = True
                     self._connection.execute("COMMIT")
+                    self._is_uncertain = False
                 except BaseException:
                     # SQLite rolls back by itself after some errors (a full disk): the first error
                     # must not be hidden by a second.
@@ -300,12 +484,13 @@ def _whole(
     state: TimelineState, checkpoints: Sequence[Checkpoint]
 ) -> tuple[TimelineState, list[Checkpoint]]:
     """A timeline that can be read although a checkpoint of it is gone: its children move up."""
-    known = {checkpoint.id for checkpoint in checkpoints}
+    known: set[str] = set()
     found: list[Checkpoint] = []
     for checkpoint in checkpoints:
         if checkpoint.parent is not None and checkpoint.parent not in known:
             checkpoint = replace(checkpoint, parent=found[-1].id if found else None)
         found.append(checkpoint)
+        known.add(checkpoint.id)
     newest = found[-1] if found else None
     if state.head is not None and state.head not in known:
         state = replace(state, head=newest.id if newest else None)
@@ -325,6 +510,16 @@ def _after_restart(capture: Capture, checkpoint: Checkpoint, epoch: str) -> Capt
     if capture.state == "pending":
         return replace(capture, state="failed", error="the kernel ended before it was ready")
     return capture
+
+
+def _failed(path: Path, error: sqlite3.Error | OSError) -> StoreError:
+    """What to tell: that the file is damaged, or that it cannot be used now."""
+    # SQLITE_CORRUPT and SQLITE_NOTADB, and text that is none; the codes themselves are to be had
+    # from Python 3.11 on.
+    damage = ("malformed", "not a database", "decode to UTF-8")
+    if isinstance(error, sqlite3.Error) and any(text in str(error) for text in damage):
+        return DatabaseDamaged(path, error)
+    return refused(path, error)
 
 
 def _now() -> str:

@@ -21,6 +21,18 @@ class TimelineInUse(StoreError):
         )
 
 
+class DatabaseDamaged(StoreError):
+    """The file that lists the checkpoints holds what nobody wrote into it."""
+
+    def __init__(self, path: Path, cause: BaseException | str) -> None:
+        super().__init__(
+            f"The database {path} is damaged: {cause}. Nothing was changed, and the files and "
+            "namespaces that it lists are intact beside it, but cannot be found without it. "
+            "`jupyter timetravel check` says what can still be read. Put a copy of the file in its "
+            "place if you have one; else move it away, and a new store begins."
+        )
+
+
 def refused(path: Path, cause: BaseException, mend: str = "") -> StoreError:
     """A StoreError for a path: what failed, what still works, what to do."""
     return StoreError(

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from kernel_runtime.store.errors import StoreError
-from kernel_runtime.store.paths import KEYS_VARIABLE, key_directory, private_directory
+from kernel_runtime.store.paths import KEYS_VARIABLE, key_directory, private_directory, sync
 
 FILE_NAME: Final = "key"
 LENGTH: Final = 32
@@ -168,18 +168,10 @@ def _make(path: Path) -> bytes:
         # A link appears with its whole content, and only if there is none of that name.
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink()
     key = _read(path)
     if key is None:
         raise OSError(errno.ENOENT, "it was deleted while it was made")
     return key
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | _O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -9,10 +9,12 @@ lock file is opened here only, and never for one that this process has.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
@@ -53,8 +55,9 @@ def acquire(path: Path) -> bool:
             if _is_at(path, descriptor):
                 break
             os.close(descriptor)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        with contextlib.suppress(OSError):  # on a full disk the lock holds without its text
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, _holder_text().encode())
     except OSError as error:
         raise refused(path, error) from error
     _held[path] = descriptor
@@ -91,7 +94,7 @@ def is_held(path: Path) -> bool:
 
 
 def holder(path: Path) -> str:
-    """`` (process 12 on host)``, or nothing if that is not written there."""
+    """`` (process 12 on host since …)``, or nothing if that is not written there."""
     if path in _held:
         return " (this process)"
     try:
@@ -99,6 +102,11 @@ def holder(path: Path) -> str:
     except OSError:
         return ""
     return f" ({text})" if text.isprintable() and text else ""
+
+
+def _holder_text() -> str:
+    since = datetime.now(timezone.utc).isoformat(" ", "minutes")
+    return f"process {os.getpid()} on {socket.gethostname()} since {since}"
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -27,8 +27,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from kernel_runtime.store.blobs import BlobDamaged, BlobMissing, BlobStore, Digest, SweepResult
+from kernel_runtime.store.blobs import BlobStore, SweepResult
 from kernel_runtime.store.coding import LARGEST, Compressed
+from kernel_runtime.store.digests import BlobDamaged, BlobMissing, BlobNotStored, Digest
 from kernel_runtime.store.errors import StoreError, refused
 from kernel_runtime.store.keys import Keys, NotTrusted, signer
 
@@ -64,11 +65,17 @@ class NamespaceStore:
         self._keys = keys or Keys()
         self._lock = threading.Lock()
         self._writers = 0
+        self._fresh: set[Digest] = set()
 
     @property
     def path(self) -> Path:
         """The directory of these namespaces."""
         return self._blobs.path
+
+    @property
+    def put_bytes(self) -> int:
+        """Bytes that were added on the disk by this object; what existed is not counted."""
+        return self._blobs.put_bytes
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -77,7 +84,8 @@ class NamespaceStore:
         """Around one dump until its manifest's digest is committed. Several may be open.
 
         What is put, or found to be there, meanwhile is not swept, by any process. It ends with
-        the process, however that ends. Raises StoreError.
+        the process, however that ends. If the store itself was full or failed, the room that it
+        took is given back; a commit that failed may have happened all the same. Raises StoreError.
         """
         name = f"{os.getpid()}-{id(self):x}-{next(_serials)}"
         try:
@@ -89,12 +97,21 @@ class NamespaceStore:
         with self._lock:
             self._writers += 1
             self._blobs.touched_ns = max(self._blobs.touched_ns, begun_ns)
+        failed = False
         try:
             yield
+        except BlobNotStored:
+            failed = True
+            raise
         finally:
             with self._lock:
                 self._writers -= 1
+                # What another dump relies on by now is not among the fresh ones any more.
                 if not self._writers:
+                    if failed:
+                        with contextlib.suppress(OSError):
+                            self._blobs.discard(self._fresh)
+                    self._fresh.clear()
                     self._blobs.touched_ns = 0
             lease.close()
 
@@ -103,7 +120,10 @@ class NamespaceStore:
 
         Reads those that this object has neither put nor seen before: once in a session.
         """
-        return {digest for digest in set(digests) if not self._blobs.touch(_checked(digest))}
+        asked = {_checked(digest) for digest in digests}
+        with self._lock:
+            self._fresh -= asked
+        return {digest for digest in asked if not self._blobs.touch(digest)}
 
     def put(self, digest: str, data: bytes | memoryview) -> None:
         """Store the bytes of that hash. Not durable before `flush`.
@@ -111,9 +131,8 @@ class NamespaceStore:
         Raises BlobDamaged where data has another hash, BlobStoreFull or BlobNotStored where the
         store cannot be written, and then this blob is not there.
         """
-        with self._blobs.adding():
-            if self._blobs.put(data) != digest:
-                raise BlobDamaged(digest)
+        if self._put(data) != digest:
+            raise BlobDamaged(digest)
 
     def save_manifest(self, manifest: dict[str, Any]) -> str:
         """Sign a manifest and store it; the digest is what ``manifest`` takes.
@@ -200,6 +219,22 @@ class NamespaceStore:
         """Bytes on the disk that these blobs take; what is not there takes none."""
         return self._blobs.room(map(_checked, set(digests)))
 
+    def charges(self, order: Iterable[tuple[str, str]]) -> dict[str, int]:
+        """Bytes on the disk that each checkpoint adds to those before it in this order.
+
+        order: checkpoint ids with their manifests, as ``retention.charging_order`` has them. What
+        cannot be read adds nothing.
+        """
+        known: set[str] = set()
+        found = {}
+        for id, manifest in order:
+            needed = {manifest}
+            with contextlib.suppress(StoreError):
+                needed |= self.needs(manifest)
+            found[id] = self.bytes_of(needed - known)
+            known |= needed
+        return found
+
     def blobs(self) -> Iterator[str]:
         """The digests of all blobs and manifests that there are."""
         return self._blobs.blobs()
@@ -218,13 +253,17 @@ class NamespaceStore:
             begun = self._begun()
             if any(moment > before_ns for moment in begun):
                 return SweepResult(0, 0)  # the clock went back: what a dump has touched looks old
-            wanted: set[str] = set()
-            for digest in set(kept()):
-                wanted.add(digest)
-                # One that is gone has nothing left that anyone could find.
-                with contextlib.suppress(BlobMissing):
-                    wanted |= self.needs(digest)
-            return self._blobs.sweep(wanted, before_ns=min([before_ns, *begun]))
+            return self._blobs.sweep(self.wanted(kept()), before_ns=min([before_ns, *begun]))
+
+    def wanted(self, manifests: Iterable[str]) -> set[str]:
+        """These manifests and all that they need. Raises StoreError if one cannot be read."""
+        found: set[str] = set()
+        for digest in set(manifests):
+            found.add(digest)
+            # One that is gone has nothing left that anyone could find.
+            with contextlib.suppress(BlobMissing):
+                found |= self.needs(digest)
+        return found
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -239,8 +278,15 @@ class NamespaceStore:
     def _save(self, signature: str, text: bytes) -> str:
         if len(text) > LARGEST - _HEAD_LENGTH:
             raise NamespaceUnusable("", f"its list would have {len(text)} bytes")
-        with self._blobs.adding():
-            return self._blobs.put(b"".join((_HEAD, signature.encode(), b"\n", text)))
+        return self._put(b"".join((_HEAD, signature.encode(), b"\n", text)))
+
+    def _put(self, data: bytes | memoryview) -> Digest:
+        with self._blobs.adding() as added:
+            digest = self._blobs.put(data)
+            with self._lock:
+                self._fresh.discard(digest)
+                self._fresh.update(added)
+        return digest
 
     def _parts(self, digest: str) -> tuple[str, bytes]:
         """Signature and JSON of a manifest."""

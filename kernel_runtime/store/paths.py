@@ -62,8 +62,11 @@ def private_directory(path: Path) -> None:
     An existing one is taken over if it is ours, and closed to others. Raises StoreError.
     """
     try:
+        missing = [at for at in (path, *path.parents) if not at.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
+        for made in missing:
+            sync(made.parent)  # or a power cut takes the whole of it
         found = path.stat()
         if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
             raise StoreError(
@@ -75,6 +78,15 @@ def private_directory(path: Path) -> None:
             path.chmod(0o700)
     except OSError as error:
         raise refused(path, error, f"{STORE_VARIABLE} names another place for it.") from error
+
+
+def sync(path: str | Path) -> None:
+    """fsync(2) a file or, for the names in it, a directory. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def private_file(path: Path) -> None:

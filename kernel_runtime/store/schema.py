@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.paths import private_file
 
 APPLICATION_ID: Final = 0x74747276
 """In the file's header, so that a database of something else is never taken for ours."""
@@ -69,6 +71,33 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (
         """,
         "CREATE INDEX capture_refs ON captures (kind, engine, ref) WHERE ref IS NOT NULL",
     ),
+    (
+        """
+        CREATE TABLE seals (
+            checkpoint TEXT PRIMARY KEY REFERENCES checkpoints (id) ON DELETE CASCADE,
+            digest TEXT NOT NULL,        -- over the whole row and its captures: damage
+            signature TEXT               -- key id and HMAC over what is loaded: forgery
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        # What the notebook was like (timeline.documents.Looks), JSON. Without a path but with
+        # looks: another notebook has taken the name; the history is kept.
+        "ALTER TABLE timelines ADD COLUMN looks TEXT",
+        # Of an imported timeline (store.origins.Origin), JSON.
+        "ALTER TABLE timelines ADD COLUMN origin TEXT",
+    ),
+    (
+        """
+        CREATE TABLE cells (
+            checkpoint TEXT NOT NULL REFERENCES checkpoints (id) ON DELETE CASCADE,
+            position INTEGER NOT NULL,
+            source TEXT NOT NULL,
+            details TEXT NOT NULL,       -- JSON
+            PRIMARY KEY (checkpoint, position)
+        )
+        """,
+    ),
 )
 
 
@@ -79,7 +108,9 @@ def prepare(
 ) -> None:
     """Bring the database to the present schema. ``connection`` commits by itself.
 
-    Raises StoreError for a newer schema or a database of something else, which stays untouched.
+    An older one is copied first, to ``<name>.v<version>-backup`` beside it; the steps are one
+    transaction. Raises OSError or sqlite3.Error where that fails, and nothing has changed; raises
+    StoreError for a newer schema or a database of something else, which stays untouched.
     """
     # Two kernels may start at once: the version is read under the lock that protects the steps.
     connection.execute("BEGIN IMMEDIATE")
@@ -98,6 +129,8 @@ def prepare(
                 f"knows {len(migrations)}). It was left alone; upgrade jupyter_timetravel, or "
                 "choose another directory for the store."
             )
+        if 0 < version < len(migrations):
+            _back_up(path, path.with_name(f"{path.name}.v{version}-backup"))
         for step in migrations[version:]:
             for statement in step:
                 connection.execute(statement)
@@ -106,5 +139,24 @@ def prepare(
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _back_up(path: Path, copy: Path) -> None:
+    """Copy a database that this process has locked for writing: readers see the last commit."""
+    temporary = copy.with_name(f"{copy.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    private_file(temporary)
+    try:
+        with (
+            closing(sqlite3.connect(path)) as source,
+            closing(sqlite3.connect(temporary)) as target,
+        ):
+            source.backup(target)
+            target.execute("PRAGMA journal_mode = DELETE")  # one file, which can be moved about
+        temporary.replace(copy)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
         raise

@@ -66,8 +66,10 @@ class Checkpointer:
     async def first(self) -> None:
         """The state before the first cell, to which one can go back too."""
         reason: Reason = "restart" if len(self._session.timeline) else "start"
+        document = self._session.persistence.document
+        comment = document.comment if document is not None and reason == "start" else ""
         async with self._session.lock:
-            await self.take(reason, request=None)
+            await self.take(reason, request=None, comment=comment)
 
     async def after_cell(self, request: Request, executor: Executor) -> None:
         """The automatic checkpoint; the next request waits until it is cut.
@@ -139,6 +141,7 @@ class Checkpointer:
             code=request.code if request else "",
             captures=[c for c in (process_capture, file_capture, layers) if c is not None],
             variables=variables,
+            cells=session.cells.take(),
         )
         if frozen is not None:
             session.frozen[id] = frozen
@@ -146,6 +149,7 @@ class Checkpointer:
                 session.memory.last_cow_tax_ms = frozen.details.get("cow_tax_ms")
         session.publish(id)
         session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
+        session.durability.after_checkpoint(checkpoint)
         if not move:
             session.memory.after_checkpoint()
         held = layers if layers is not None and layers.state == "ready" else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -15,7 +14,9 @@ from kernel_runtime.supervisor.channels import Message
 from kernel_runtime.supervisor.events import VERSION
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.outside import Outside
+from kernel_runtime.supervisor.replays import ReplayPlan
 from kernel_runtime.supervisor.router import Request
+from kernel_runtime.timeline.cells import Placed
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.report import trial_text
 from kernel_runtime.timeline.variables import diff as diff_variables
@@ -32,6 +33,7 @@ _HELD = {"process": "memory", "filesystem": "files", "namespace": "variables"}
 _TELL_S = 5.0
 """Seconds that whoever reads the result waits for what changed in the environment."""
 
+_GO_BACK = frozenset({"restore", "resume", "bring", "replay", "reset"})
 _ANSWERED_AT_ONCE = frozenset({"status", "config", "subscribe", "checkpoint"})
 
 
@@ -92,7 +94,10 @@ class Commands:
         if command in _ANSWERED_AT_ONCE:
             return await handler(**args)
         # cells that come after a restore wait for it, also while it waits itself
-        reason = f"waiting {command}" if command == "restore" and not args.get("dry_run") else ""
+        changes = command in _GO_BACK and not args.get("dry_run")
+        if changes:
+            self._session.replays.refuse_while_running(command)
+        reason = f"waiting {command}" if changes and command != "reset" else ""
         if reason:
             self._session.router.hold(reason)
         try:
@@ -116,6 +121,14 @@ class Commands:
             if command == "restore" and not args.get("dry_run"):
                 self._check_restore(request, **args)
                 answer["leave"] = self._leave(request, partial(self._restore, **args))
+            elif command == "resume":
+                self._session.portable.resume_target()
+                answer["leave"] = self._leave(request, self._resume)
+            elif command == "bring":
+                answer["result"] = await self._bring(request, **args)
+            elif command == "replay" and not args.get("dry_run"):
+                plan = self._session.replays.plan(**_without_dry_run(args), asker=request)
+                answer["leave"] = self._leave(request, partial(self._replay, plan=plan))
             elif command == "trial":
                 answer["result"] = await self._trial(request, **args)
             elif command == "roll_back":
@@ -146,18 +159,24 @@ class Commands:
         dry_run: bool = False,
         undo: bool = False,
         force: bool = False,
+        compensate: bool = False,
     ) -> None:
-        self._check_only(only)
+        self._check_only(only, compensate)
         # the rest is checked when the cell has ended: it may still change what is to be checked
         restores = self._session.restores
         target = restores.target(checkpoint, undo)
         if only != "files":
-            restores.frozen_of(target)
+            restores.check_memory(target)
 
     def _leave(self, request: Request | None, work: Callable[[Request], Awaitable[Answer]]) -> bool:
         """Note what is to be done when the cell that asks has ended. Raises RestoreRefused."""
         if request is None or request.type != "execute_request":
             raise RestoreRefused("This works in a cell only. Nothing was changed.")
+        if request.inner is not None:
+            raise RestoreRefused(
+                "A cell that is being replayed cannot go back in time itself, nor can a "
+                "compensation. Nothing was changed."
+            )
         request.leaving = True
         self._after_cell = work
         return True
@@ -187,10 +206,17 @@ class Commands:
         dry_run: bool = False,
         undo: bool = False,
         force: bool = False,
+        compensate: bool = False,
     ) -> Answer:
         restores = self._session.restores
         target = restores.target(checkpoint, undo)
+        if compensate:
+            await self._session.compensations.run(target, request)
         result = await restores.restore(target, only, force=True, request=request)
+        return {"text": result["text"] + "\n"}
+
+    async def _resume(self, request: Request) -> Answer:
+        result = await self._session.portable.resume(request, force=True)
         return {"text": result["text"] + "\n"}
 
     async def _trial(self, request: Request | None, comment: str) -> dict[str, Any]:
@@ -224,6 +250,9 @@ class Commands:
             restores.target(checkpoint, False), None, force=True, request=request, tell_s=_TELL_S
         )
         return {"text": trial_text(what, result) + "\n", "content": own}
+
+    async def _replay(self, request: Request, plan: ReplayPlan) -> Answer:
+        return {"text": (await self._session.replays.run(plan, request))["text"] + "\n"}
 
     async def _reset(self, request: Request, process: bool) -> Answer:
         return {"text": (await self._outside.reset(request, process))["text"] + "\n"}
@@ -283,6 +312,7 @@ class Commands:
         return {
             "checkpoint": timeline.record(found),
             "variables": public_variables(found.variables),
+            "cells": [Placed(cell, found).record() for cell in found.cells],
         }
 
     async def do_checkpoint(
@@ -347,7 +377,12 @@ class Commands:
         }
 
     @staticmethod
-    def _check_only(only: Any) -> None:
+    def _check_only(only: Any, compensate: bool) -> None:
+        if compensate and only == "files":
+            raise BadRequest(
+                "compensate is for a restore of memory too: files alone take no cell back. "
+                "Nothing was done."
+            )
         if only not in (None, "process", "files"):
             raise BadRequest(f"only can be process or files, not {only!r}. Nothing was done.")
 
@@ -358,17 +393,84 @@ class Commands:
         dry_run: bool = False,
         undo: bool = False,
         force: bool = False,
+        compensate: bool = False,
     ) -> dict[str, Any]:
         session = self._session
-        self._check_only(only)
+        self._check_only(only, compensate)
         target = session.restores.target(checkpoint, undo)
         if dry_run:
             return await session.restores.dry_run(target, only)
         session.router.hold("restore")
         try:
+            if compensate:
+                session.restores.check_memory(target)
+                await session.restores.make_idle(force, None)
+                await session.compensations.run(target, None)
             return await session.restores.restore(target, only, force=force, request=None)
         finally:
             session.router.release("restore")
+
+    async def do_resume(self, force: bool = False) -> dict[str, Any]:
+        router = self._session.router
+        router.hold("restore")
+        try:
+            return await self._session.portable.resume(None, force=force)
+        finally:
+            router.release("restore")
+
+    async def do_bring(self, checkpoint: Spec, names: list[str]) -> dict[str, Any]:
+        router = self._session.router
+        router.hold("bring")
+        try:
+            await self._wait_idle()
+            return await self._bring(None, checkpoint, names)
+        finally:
+            router.release("bring")
+
+    async def _bring(
+        self, request: Request | None, checkpoint: Spec, names: list[str]
+    ) -> dict[str, Any]:
+        if not all(isinstance(name, str) for name in names):
+            raise BadRequest("names must be a list of texts. Nothing was changed.")
+        target = self._session.timeline.resolve(checkpoint)
+        return await self._session.portable.bring(target, list(dict.fromkeys(names)), request)
+
+    async def do_verify(self, checkpoint: Spec | None = None) -> dict[str, Any]:
+        timeline = self._session.timeline
+        if checkpoint is not None:
+            return await self._session.portable.verify([timeline.resolve(checkpoint)])
+        durable = [c for c in timeline if c.has_durable_session]
+        return await self._session.portable.verify(durable)
+
+    async def do_replay(
+        self,
+        checkpoint: Spec,
+        skip: list[Spec] | None = None,
+        until: Spec | None = None,
+        stop_on_difference: bool = False,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        session = self._session
+        which = (checkpoint, skip or (), until, stop_on_difference)
+        if dry_run:
+            return session.replays.dry_run(session.replays.plan(*which))
+        session.router.hold("restore")
+        try:
+            await self._wait_idle()
+            return await session.replays.run(session.replays.plan(*which), None)
+        finally:
+            session.router.release("restore")
+
+    async def do_cells(
+        self, since: Spec | None = None, until: Spec | None = None
+    ) -> dict[str, Any]:
+        session = self._session
+        end = session.timeline.resolve(until) if until is not None else None
+        if since is not None:
+            found = session.cells.since(session.timeline.resolve(since), end)
+        else:
+            found = session.cells.from_fresh(end)
+        return {"cells": [placed.record() for placed in found]}
 
     async def do_reset(self, process: bool = False) -> dict[str, Any]:
         router = self._session.router
@@ -396,41 +498,21 @@ class Commands:
 
     async def do_label(self, checkpoint: Spec, label: str | None) -> dict[str, Any]:
         found = self._session.timeline.resolve(checkpoint)
-        return self._changed(self._session.timeline.replace(found.id, label=label))
+        return self._changed(self._session.timeline.replace(found.id, label=label).id)
 
     async def do_pin(self, checkpoint: Spec, pinned: bool = True) -> dict[str, Any]:
         found = self._session.timeline.resolve(checkpoint)
-        return self._changed(self._session.timeline.replace(found.id, pinned=pinned))
+        return self._changed(self._session.timeline.replace(found.id, pinned=pinned).id)
 
-    def _changed(self, checkpoint: Checkpoint) -> dict[str, Any]:
+    def _changed(self, id: str) -> dict[str, Any]:
         session = self._session
-        session.persistence.save(session.timeline, checkpoint)
-        record = session.timeline.record(checkpoint)
-        session.events.publish("checkpoint_changed", checkpoint=record)
-        return {"checkpoint": record}
+        session.save_changed(id)
+        session.durability.after_checkpoint(session.timeline[id])
+        return {"checkpoint": session.timeline.record(session.timeline[id])}
 
     async def do_delete(self, checkpoint: Spec) -> dict[str, Any]:
-        session = self._session
-        async with session.lock:
-            found = session.timeline.resolve(checkpoint)
-            record = session.timeline.record(found)
-            gone = session.timeline.delete(found.id)
-            frozen = session.frozen.pop(found.id, None)
-            session.persistence.delete(session.timeline, gone)
-            if frozen is not None:
-                await session.engine.drop(frozen)
-            refs = [
-                c.ref
-                for c in found.captures
-                if c.kind == "filesystem" and c.engine != "overlay" and c.ref
-            ]
-            for ref in refs:
-                if not await session.persistence.names_snapshot(ref):
-                    with contextlib.suppress(WorkspaceError, OSError):
-                        await session.files.release([ref])
-        session.background(session.tidy_environment())
-        session.events.publish("checkpoint_deleted", id=found.id, number=found.number)
-        return {"deleted": record}
+        found = self._session.timeline.resolve(checkpoint)
+        return {"deleted": await self._session.deletion.delete(found.id)}
 
     async def do_config(self, set: dict[str, Any] | None = None) -> dict[str, Any]:
         config = self._session.config
@@ -440,6 +522,10 @@ class Commands:
     async def do_subscribe(self, events: bool = True) -> dict[str, Any]:
         self._session.events.wanted = bool(events)
         return {"events": bool(events)}
+
+
+def _without_dry_run(args: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in args.items() if name != "dry_run"}
 
 
 _TEXT: tuple[type, ...] = (str,)
@@ -454,6 +540,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "only": (*_TEXT, type(None)),
     "set": (dict, type(None)),
     "paths": (list, type(None)),
+    "names": (list,),
+    "skip": (list,),
+    "since": (*_NAME, type(None)),
+    "until": (*_NAME, type(None)),
     **dict.fromkeys(
         (
             "pin",
@@ -465,6 +555,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
             "events",
             "process",
             "each",
+            "compensate",
+            "stop_on_difference",
         ),
         (bool,),
     ),

@@ -19,6 +19,45 @@ class Supervisor(Configurable):
         help="Make a checkpoint after each cell, after cells that may have changed something, "
         "or never.",
     ).tag(config=True, live=True)
+    durability = Enum(
+        ("every", "idle", "manual"),
+        "every",
+        help="Write the variables of checkpoints to the disk, in the background: of every one "
+        "(those between are skipped while one is written), of the newest when no cell runs, or "
+        "of manual and pinned ones only.",
+    ).tag(config=True, live=True)
+    durability_interval = Float(
+        5.0, min=0.0, help="Seconds between two automatic ones that are written."
+    ).tag(config=True, live=True)
+    durability_at_end = Float(
+        3.0,
+        min=0.0,
+        help="Seconds that the end of the kernel waits for what is being written. A server kills "
+        "a kernel that takes longer than five (KernelManager.shutdown_wait_time).",
+    ).tag(config=True)
+    images = Bool(
+        True,
+        help="Write the whole process too, with its threads and open files, for the next kernel on "
+        "this machine.",
+    ).tag(config=True, live=True)
+    images_last = Integer(
+        10, min=1, help="Automatic checkpoints of which the image is kept; variables stay longer."
+    ).tag(config=True, live=True)
+    verify_every = Float(
+        0.0,
+        min=0.0,
+        help="Hours after which the newest state on the disk is loaded for real again, in a "
+        "scratch process, while no cell runs. 0: when it is asked for only.",
+    ).tag(config=True, live=True)
+    resume = Enum(
+        ("ask", "auto"),
+        "ask",
+        help="When a notebook with a timeline gets a new kernel: say what can be resumed, or "
+        "resume the newest state that was written.",
+    ).tag(config=True)
+    visit = Bool(
+        False, help="Look at a timeline: no first checkpoint, nothing is resumed or offered."
+    ).tag(config=True)
     on_death = Enum(
         ("restore", "restart"),
         "restore",
@@ -84,6 +123,18 @@ class Supervisor(Configurable):
         min=0.0,
         max=1.0,
         help="Part of the memory (the cgroup's or the machine's) that checkpoints may hold.",
+    ).tag(config=True, live=True)
+    keep_last = Integer(
+        1000,
+        min=0,
+        help="Automatic checkpoints that stay: the newest so many (0: all of them). What is "
+        "labelled, pinned or made by hand stays, whatever its age.",
+    ).tag(config=True, live=True)
+    keep_hourly = Integer(
+        48, min=0, help="And the last of each of the newest so many hours that have one."
+    ).tag(config=True, live=True)
+    keep_daily = Integer(
+        60, min=0, help="And the last of each of the newest so many days that have one."
     ).tag(config=True, live=True)
     max_processes = Integer(2000, min=2, help="Most frozen processes that are kept.").tag(
         config=True, live=True

@@ -49,6 +49,8 @@ class Environment:
         self.engine: OverlayEngine | None = None
         self.problem = ""
         self.told: dict[str, str] = {}
+        self._own: list[str] = []
+        self._found_layers = False
         self._proc: Callable[[int], str] | None = None
 
     @property
@@ -83,6 +85,8 @@ class Environment:
         if not engine.state.uppers:
             reason = next(iter(told.values()), "there is nothing to cover")
             raise SandboxError(str(explain(directory.parents[1], reason)))
+        self._found_layers = any(engine.state.stacks.values())
+        self._own = [os.path.realpath(path) for path in [*hidden, *workspace]]
         self.engine = engine
         self.told = told
         self._proc = sandbox.proc
@@ -274,13 +278,16 @@ class Environment:
                 for root, stack in stacks.items()
             }
             views = {root: view for root, view in engine.views(there).items() if root in there}
-            return host_changes(views, since_ns, prefixes=[self._prefix])
+            changed = host_changes(views, since_ns, prefixes=[self._prefix])
+            return [
+                path for path in changed if not any(planning.within(path, own) for own in self._own)
+            ]
 
         return await asyncio.to_thread(look)
 
     async def changed_since_last_time(self) -> list[str]:
         """What of the host is not as it was when this session ended last."""
-        if self.engine is None or not any(self.engine.state.stacks.values()):
+        if self.engine is None or not self._found_layers:
             return []
         state = self.engine.state
         changed = await self.host_changes(None, state.since_ns)

@@ -56,6 +56,9 @@ class Listener(Protocol):
     def on_history(self, executor: Executor, report: dict[str, Any]) -> None:
         """It reports lines for IPython's history, or asks for some."""
 
+    def on_effects(self, executor: Executor, report: dict[str, Any]) -> None:
+        """It tells what a cell did outside of the session."""
+
     def on_exit_asked(self) -> None:
         """A cell has called ``exit``."""
 
@@ -202,6 +205,8 @@ class Executor:
             self._listener.on_request(self, report)
         elif kind == "history":
             self._listener.on_history(self, report)
+        elif kind == "effects":
+            self._listener.on_effects(self, report)
         elif kind == "exit_asked":
             self.exit_asked = True
             self._listener.on_exit_asked()
@@ -242,6 +247,16 @@ class Executor:
     async def versions(self, modules: Sequence[str]) -> dict[str, Any]:
         """Return which of these are loaded in which version. Raises ConnectionError."""
         return await self._ask("versions", modules=list(modules))
+
+    async def load_namespace(self, channel: int) -> None:
+        """Have it load variables over a channel. Raises ConnectionError if it ends."""
+        await self._ask("load_namespace", [channel])
+
+    async def compensations(self, ids: Sequence[str]) -> list[str]:
+        """Return which of these undos can be run in it. Raises ConnectionError."""
+        answer = await self._ask("compensations", ids=list(ids))
+        known: list[str] = answer["known"]
+        return known
 
     # engines.base.LiveExecutor
 

@@ -26,6 +26,7 @@ from kernel_runtime.engines.workspace.rules import DEFAULT_EXCLUDES
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.paths import store_directory
 from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.supervisor.document import Document
 from kernel_runtime.supervisor.silent import silent_mounts
 from kernel_runtime.timeline.model import Capture, Note
 
@@ -51,6 +52,8 @@ class Files:
         self.problem = ""
         self._stuck: asyncio.Future[Any] | None = None
         self._silent: list[str] = []
+        self._document: Document | None = None
+        self._is_imported = False
         if not config.files:
             self.problem = "Files are not captured: Supervisor.files is off."
             return
@@ -76,6 +79,14 @@ class Files:
             )
         except (WorkspaceError, OSError) as error:
             self.problem = f"Files are not captured: {error}"
+
+    def follow(self, document: Document | None, *, imported: bool) -> None:
+        """The notebook is this one by now; imported: its timeline was another machine's."""
+        self._document, self._is_imported = document, imported
+        former = document.looks.names_before() if document is not None else []
+        if self._engine is not None and document is not None and former:
+            self._engine.document = Path(document.path)
+            self._engine.former = [Path(path) for path in former]
 
     async def _run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Raises WorkspaceCaptureFailed if a mount in the workspace does not answer any more."""
@@ -165,7 +176,15 @@ class Files:
     async def plan(self, snapshot_id: str) -> RestorePlan:
         """Check what a restore needs. Raises WorkspaceError."""
         assert self._engine is not None
-        return await self._run(self._engine.plan_restore, snapshot_id)
+        return await self._run(self._plan, self._engine, snapshot_id)
+
+    def _plan(self, engine: WorkspaceEngine, snapshot_id: str) -> RestorePlan:
+        from kernel_runtime.engines.workspace.places import refuse_elsewhere
+
+        if not self._is_imported:
+            looks = self._document.looks if self._document is not None else None
+            refuse_elsewhere(engine, snapshot_id, looks)
+        return engine.plan_restore(snapshot_id)
 
     async def restore(self, plan: RestorePlan, safety: Snapshot | None) -> RestoreResult:
         """Carry a plan out. Raises WorkspaceError; then the files are as before."""

@@ -92,6 +92,7 @@ class MemoryKeeper:
             # a stack of layers has an end: where cells never pause it is merged all the same
             if self._session.environment.is_deep(1 if idle else 2):
                 await self._session.tidy_environment()
+            await self._session.deletion.by_rules()
             if idle and self._session.router.idle and not self._again:
                 await self._prepare()
                 # what was prepared takes memory too

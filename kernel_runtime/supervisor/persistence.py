@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
+from kernel_runtime.store import resume
 from kernel_runtime.store.database import Store, open_store
 from kernel_runtime.store.errors import StoreError, TimelineInUse
-from kernel_runtime.store.paths import store_directory
+from kernel_runtime.store.paths import key_directory, private_directory, store_directory
 from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.supervisor.document import Document
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.tree import Deleted, Timeline, TimelineState
 
@@ -33,16 +35,28 @@ class Persistence:
         self.problem = ""
         self.directory: Path | None = None
         """Of the store; None if it cannot be used."""
+        self.timeline_id: str | None = None
         self.has_document = False
         """Whether the timeline is a notebook's, so that it outlives the kernel."""
+        self.document: Document | None = None
+        """The notebook that the kernel was started for, whether or not the timeline is its."""
+        self.is_imported = False
+        """Whether the directories that its snapshots name may be another machine's."""
+        self._roots: list[Path] = []
+        self._timeline_id = ""
 
-    def open(self, epoch: str) -> Timeline:
-        """Return the notebook's timeline, or a new one."""
+    def open(self, epoch: str, roots: Iterable[Path] = ()) -> Timeline:
+        """Return the notebook's timeline, or a new one. roots: of the workspace."""
+        self._roots = list(roots)
         directory = Path(self._config.store) if self._config.store else store_directory()
         try:
             self._store = open_store(directory)
+            with suppress(StoreError):
+                private_directory(key_directory())  # there before it can be hidden from cells
             timeline = self._load(self._store, epoch)
+            self._timeline_id = timeline.id
             self.directory = self._store.directory
+            self.timeline_id = timeline.id
         except (StoreError, OSError) as error:
             self.problem = f"The timeline is not stored: {error}"
             self._log.warning(self.problem)
@@ -55,22 +69,24 @@ class Persistence:
 
     def _load(self, store: Store, epoch: str) -> Timeline:
         name = self._config.kernel_name
+        document = self.document = Document.of_this_kernel(store, name, self._roots)
         try:
-            document = self._document()
-            timeline = store.load_timeline(document, name, epoch=epoch)
+            if document is not None:
+                document.settle(store)
+            timeline = store.load_timeline(
+                document.path if document is not None else None, name, epoch=epoch
+            )
             self.has_document = document is not None
-            return timeline
         except TimelineInUse as error:
             # a second kernel on the same notebook gets a timeline of its own
             self._log.warning("%s", error)
             self.problem = str(error)
             return store.load_timeline(None, name, epoch=epoch)
-
-    @staticmethod
-    def _document() -> str | None:
-        """The notebook that this kernel was started for, where the server said so."""
-        path = os.environ.get("JPY_SESSION_NAME", "")
-        return path if path.endswith(".ipynb") and os.path.exists(path) else None
+        if document is not None:
+            document.keep(store, timeline.id)
+            info = next(info for info in store.timelines() if info.id == timeline.id)
+            self.is_imported = info.origin is not None
+        return timeline
 
     def save(self, timeline: Timeline, checkpoint: Checkpoint) -> None:
         """Write a new or changed checkpoint."""
@@ -112,6 +128,8 @@ class Persistence:
             raise
         self._waiting.clear()
         self._gone.clear()
+        if self.document is not None and self.has_document:
+            self.document.keep(store, state.id)
 
     def _report(self, future: Future[None]) -> None:
         error = future.exception()
@@ -123,6 +141,12 @@ class Persistence:
             self._told.add(problem)
             self.problem = problem
             self._log.error(problem)
+
+    def take_resume(self) -> str | None:
+        """The checkpoint that this kernel is to begin with, where somebody said so offline."""
+        if self.directory is None or self.timeline_id is None:
+            return None
+        return resume.take(self.directory, self.timeline_id)
 
     async def sweep(self) -> None:
         """Delete what kernels without a notebook, which were killed, have left. Never raises."""
@@ -157,6 +181,29 @@ class Persistence:
         # in the worker: after the writes that were submitted before
         return await loop.run_in_executor(self._worker, lambda: ref in _snapshots(store))
 
+    async def authenticate(self, timeline: Timeline, checkpoint: Checkpoint) -> None:
+        """See that what a checkpoint names on the disk is this user's. Raises StoreError."""
+        if self._store is None:
+            raise StoreError("The store is closed.")
+        await self.written()
+        await asyncio.to_thread(self._store.authenticate, timeline.id, checkpoint)
+
+    def namespaces(self) -> set[str]:
+        """The manifests that some checkpoint of the store names. In any thread.
+
+        Raises StoreError where that cannot be known.
+        """
+        return self._named("namespace", "dill")
+
+    def images(self) -> set[str]:
+        """The images, likewise."""
+        return self._named("process", "image")
+
+    def _named(self, kind: str, engine: str) -> set[str]:
+        if self._store is None:
+            raise StoreError("The store is closed.")
+        return self._store.references(kind, engine)
+
     def close(self) -> set[str]:
         """Write what waits; forget timelines without a notebook, which nobody could find again.
 
@@ -166,6 +213,8 @@ class Persistence:
         released: set[str] = set()
         if self._store is not None:
             store, self._store = self._store, None
+            if self.document is not None and self.has_document:
+                self._keep_at_the_end(store, self.document)
             store.close()
             fresh = open_store(store.directory)
             try:
@@ -179,6 +228,13 @@ class Persistence:
             finally:
                 fresh.close()
         return released
+
+    def _keep_at_the_end(self, store: Store, document: Document) -> None:
+        try:
+            document.keep(store, self._timeline_id, now=True)
+        except StoreError as error:
+            self._log.warning("Where the notebook is was not noted: %s", error)
+        document.close()
 
 
 def _snapshots(store: Store) -> set[str]:

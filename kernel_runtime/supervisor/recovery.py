@@ -42,7 +42,9 @@ class Recovery:
                 if session.executor is not executor:
                     return  # a restore that was under way has replaced it
                 fate, how = await self._fate(executor)
+                session.cells.ended(session.router.in_flight, lost=True)
                 back, files_text = await self._bring_back()
+                session.cells.forget()
                 told = session.rescue.text() if session.rescue.active else self._told(back)
                 text = f"The process that runs your cells died ({how}). {told}{files_text}"
                 session.log.warning(text)

@@ -24,9 +24,14 @@ from kernel_runtime.errors import (
     TimeTravelError,
     UnknownCheckpoint,
 )
+from kernel_runtime.store.errors import StoreError
 from kernel_runtime.supervisor import faults, shared_memory
 from kernel_runtime.supervisor.checkpoints import Taken
+from kernel_runtime.supervisor.durable import lost_lines
+from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.images import image_of
 from kernel_runtime.supervisor.router import Request
+from kernel_runtime.timeline.cells import effect_record
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 from kernel_runtime.timeline.report import environment_lines, restore_text
 from kernel_runtime.timeline.variables import diff as diff_variables
@@ -35,6 +40,11 @@ from kernel_runtime.timeline.variables import diff_environ
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
+
+PORTABLE = (
+    "the process itself is gone: a fresh one has the variables of the copy on the disk, without "
+    "threads, child processes and what is listed here"
+)
 
 _INTERRUPT_S = 3.0
 _EXIT_S = 30.0
@@ -56,8 +66,20 @@ class Plan:
     frozen: Frozen | None
     files: RestorePlan | None
     environment: Capture | None = None
+    has_image: bool = False
+    """Whether the process comes from the disk, where there is no frozen one any more."""
+    namespace: dict[str, Any] | None = None
+    """The manifest of the portable copy: for want of the process itself, or if it fails."""
     warnings: list[str] = field(default_factory=list)
+    resumes: bool = False
+    lost: set[str] = field(default_factory=set)
+    """Variables that the target had and the restore did not bring."""
     tell_s: float = _TELL_S
+
+    @property
+    def brings_process(self) -> bool:
+        """Whether another process takes the executor's place."""
+        return self.frozen is not None or self.has_image or self.namespace is not None
 
 
 class Restorer:
@@ -75,14 +97,16 @@ class Restorer:
             raise UnknownCheckpoint("--undo", "Nothing was restored yet, so nothing can be undone.")
         return timeline.last_safety
 
-    def frozen_of(self, target: Checkpoint) -> Frozen:
-        """Return the frozen process of a checkpoint. Raises RestoreRefused if there is none."""
-        frozen = self._session.frozen.get(target.id)
-        if frozen is not None:
-            return frozen
+    def check_memory(self, target: Checkpoint) -> None:
+        """See that a checkpoint's memory can be brought back. Raises RestoreRefused."""
+        if target.id in self._session.frozen or target.has_durable_session:
+            return
+        namespace = target.capture("namespace")
         capture = target.capture("process")
         files = target.capture("filesystem", engine="workspace")
         why = (capture.error or capture.state) if capture else "it has none"
+        if namespace is not None:
+            why += f"; its variables were not written: {namespace.error or namespace.state}"
         rest = (
             f" Its files are held: %restore {target.number} --only files."
             if files is not None and files.state == "ready"
@@ -100,7 +124,8 @@ class Restorer:
         name = f"#{target.number}"
         files = target.capture("filesystem", engine="workspace")
         if only != "files":
-            plan.frozen = self.frozen_of(target)
+            self.check_memory(target)
+            await self._plan_memory(plan)
         if only != "process" and session.environment.enabled:
             plan.environment = session.environment.capture_of(target)
             if plan.environment is None:
@@ -136,6 +161,27 @@ class Restorer:
                 ]
         return plan
 
+    async def _plan_memory(self, plan: Plan) -> None:
+        """The most faithful captures of the target's memory. Raises RestoreRefused."""
+        session = self._session
+        plan.frozen = session.frozen.get(plan.target.id)
+        if plan.frozen is not None:
+            return
+        plan.has_image = image_of(plan.target) is not None
+        if plan.has_image:
+            try:
+                await session.persistence.authenticate(session.timeline, plan.target)
+            except StoreError as error:
+                raise RestoreRefused(f"{error} Nothing was changed.") from error
+        namespace = plan.target.capture("namespace")
+        if namespace is None or namespace.state != "ready":
+            return
+        try:
+            plan.namespace = await session.durability.manifest(plan.target)
+        except RestoreRefused:
+            if not plan.has_image:
+                raise
+
     async def dry_run(self, target: Checkpoint, only: str | None) -> dict[str, Any]:
         """Return a restore result that tells what would be done."""
         session = self._session
@@ -159,10 +205,12 @@ class Restorer:
         force: bool,
         request: Request | None,
         tell_s: float = _TELL_S,
+        resumes: bool = False,
     ) -> dict[str, Any]:
         """Restore; return the restore result. request: the cell that asks for it, if one does.
 
-        tell_s: seconds that the result waits for what changed in the environment.
+        tell_s: seconds that the result waits for what changed in the environment. resumes: memory
+        alone, and the session goes on from target.
 
         Raises RestoreRefused (nothing was done) or RestoreFailed (the session is back in the state
         before). The caller holds the queue.
@@ -172,10 +220,10 @@ class Restorer:
             started = time.perf_counter()
             session.environment.make_room()
             plan = await self.plan(target, only)
-            plan.tell_s = tell_s
+            plan.tell_s, plan.resumes = tell_s, resumes
             session.events.publish("restore_started", checkpoint=session.timeline.record(target))
             try:
-                await self._make_idle(force, request)
+                await self.make_idle(force, request)
                 result = await self._carry_out(plan, only, request, started)
             except TimeTravelError as error:
                 session.events.publish(
@@ -189,7 +237,7 @@ class Restorer:
             session.memory.after_checkpoint()
             return result
 
-    async def _make_idle(self, force: bool, request: Request | None) -> None:
+    async def make_idle(self, force: bool, request: Request | None) -> None:
         """Interrupt the cell that runs, unless it is the one that asks. Raises RestoreRefused."""
         session = self._session
         router = session.router
@@ -213,21 +261,22 @@ class Restorer:
         session = self._session
         self._progress(plan, "safety")
         forced = session.router.in_flight is not None and session.router.in_flight is not request
+        if forced:
+            session.cells.ended(session.router.in_flight, lost=True)
         faults.point("before safety")
         safety = await session.checkpoints.take(
             "safety",
             request=request,
             comment=f"before the restore of #{plan.target.number}",
-            move=plan.frozen is not None and not forced,
+            move=plan.brings_process and not forced,
             process=not forced,
             rules_of=plan.files.snapshot_id if plan.files is not None else None,
         )
         done: RestoreResult | None = None
         ids_kept, threads, notes = True, 0, []
-        if plan.frozen is None:
+        if not plan.brings_process:
             done = await self._files_alone(plan, safety, forced)
         else:
-            frozen = plan.frozen
             try:
                 self._progress(plan, "stop")
                 await self.stop_processes()
@@ -239,7 +288,7 @@ class Restorer:
                 done = await self._restore_files(plan, safety)
                 faults.point("files restored")
                 self._progress(plan, "process")
-                executor = await self.wake(frozen)
+                executor = await self._revive(plan)
             except Exception as error:  # any: the session must not be left without a process
                 await self._roll_forward(plan, safety, done is not None, error)
                 raise RestoreFailed(
@@ -248,7 +297,7 @@ class Restorer:
                 ) from error
             ids_kept = bool(executor.hello.get("ids_kept", True))
             notes = executor.hello.get("notes", [])
-            threads = frozen.threads
+            threads = plan.frozen.threads if plan.frozen is not None else 0
             if forced:
                 session.router.answer_in_flight(
                     error=("SessionRestored", f"The session was restored to #{plan.target.number}.")
@@ -257,9 +306,10 @@ class Restorer:
             session.reconcile_comms(executor, request)
         if done is not None and done.kept_aside_id is not None:
             self._keep_aside(safety, done)
-        session.timeline.move_head(plan.target.id if only is None else safety.checkpoint.id)
+        whole = only is None or plan.resumes
+        session.timeline.move_head(plan.target.id if whole else safety.checkpoint.id)
         session.persistence.save_state(session.timeline)
-        before = safety.checkpoint.variables if plan.frozen is not None else None
+        before = safety.checkpoint.variables if plan.brings_process else None
         result = self._result(plan, safety, done, before)
         # a reply does not wait for what takes longer to find out; and not before now: a thread
         # that looks at files would hold up each step above
@@ -300,7 +350,7 @@ class Restorer:
             if note.kind == shared_memory.KIND
         ]
         capture = plan.target.capture("process")
-        if plan.frozen is not None and capture is not None:
+        if plan.brings_process and capture is not None:
             named = {subject for _, subject, _ in notes}
             result["warnings"] += [
                 f"not brought back: {n.kind}: {n.subject}{f': {n.detail}' if n.detail else ''}"
@@ -391,13 +441,50 @@ class Restorer:
             executor.drain()
             executor.close()
         try:
-            await asyncio.wait_for(session.sandbox.kill_all_but(session.frozen_pids()), _EXIT_S)
+            async with session.durability.starting:
+                kept = session.frozen_pids()
+                await asyncio.wait_for(session.sandbox.kill_all_but(kept), _EXIT_S)
         except asyncio.TimeoutError:
             raise SandboxError("A process inside the sandbox does not end.") from None
         session.sandbox.forget_exits()
         session.executor = None
 
-    async def wake(self, frozen: Frozen) -> Any:
+    async def _revive(self, plan: Plan) -> Executor:
+        """The process that a plan brings back. Raises RestoreFailed."""
+        if plan.frozen is not None:
+            return await self.wake(plan.frozen)
+        if plan.has_image:
+            try:
+                return await self._from_image(plan)
+            except RestoreFailed as error:
+                if plan.namespace is None:
+                    raise
+                plan.warnings.append(f"the process itself could not be brought back: {error}")
+        session = self._session
+        assert plan.namespace is not None
+        seed = plan.namespace.get("hash_seed") or session.hash_seed
+        executor = await session.fresh_executor(seed)
+        loaded = await session.durability.load(executor, plan.namespace)
+        session.hash_seed = seed
+        plan.lost = {name for name, _ in loaded.lost}
+        plan.warnings += [PORTABLE, *lost_lines(loaded)]
+        return executor
+
+    async def _from_image(self, plan: Plan) -> Executor:
+        session = self._session
+        id = plan.target.id
+        frozen = await session.images.load(plan.target)
+        session.frozen[id] = frozen
+        try:
+            executor = await self.wake(frozen)
+        except RestoreFailed:
+            del session.frozen[id]
+            await session.engine.drop(frozen)
+            raise
+        session.set_process_state(id, "ready", None)
+        return executor
+
+    async def wake(self, frozen: Frozen) -> Executor:
         """Wake a frozen process; return the executor. Raises RestoreFailed."""
         executor = self._session.new_executor()
         await executor.wake(self._session.engine, frozen)
@@ -474,9 +561,15 @@ class Restorer:
         variables: dict[str, Any] = {"added": [], "removed": [], "changed": []}
         environ: list[dict[str, Any]] = []
         if before is not None:
-            variables = dict(diff_variables(before, plan.target.variables))
-            environ = diff_environ(before, plan.target.variables)
+            after = {k: v for k, v in plan.target.variables.items() if k not in plan.lost}
+            variables = dict(diff_variables(before, after))
+            environ = diff_environ(before, after)
         changes = _changes(plan.files) if plan.files is not None and done is not None else []
+        left = (
+            session.cells.left_behind(plan.target, safety.checkpoint if safety else None)
+            if plan.brings_process
+            else []
+        )
         return {
             "checkpoint": timeline.record(timeline[plan.target.id]),
             "safety": timeline.record(safety.checkpoint) if safety else None,
@@ -492,6 +585,8 @@ class Restorer:
                 for k in (done.kept_aside if done else ())
             ],
             "threads": {"brought_back": 0, "ids_kept": True},
+            "effects": [effect_record(effect, one) for one in left for effect in one.cell.effects],
+            "compensations": session.compensations.told(left),
             "warnings": list(plan.warnings),
             "took_ms": 0.0,
         }

@@ -7,6 +7,7 @@ as ipykernel does: an asynchronous cell may wait for a widget's answer.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter, deque
 from collections.abc import Callable
@@ -36,6 +37,10 @@ class Request:
     replied: bool = False
     leaving: bool = False  # its cell asked for a restore: the supervisor gives its reply
     input_published: int | None = None  # the execution count under which it ran
+    result: str | None = None  # what it showed as its result, as text
+    inner: asyncio.Future[None] | None = None
+    """Done when it has ended, for a cell that the supervisor itself runs (inner.py): what it
+    prints and shows goes to clients, its status, input and reply do not."""
 
     @property
     def id(self) -> str:
@@ -151,6 +156,16 @@ class Router:
         self._hand_over(request)
         self._hand_over_comms()
 
+    def run_inner(self, request: Request) -> None:
+        """Hand on a cell of the supervisor's own; the caller holds the queue."""
+        assert request.inner is not None
+        self.in_flight = request
+        self._on_start()
+        if self.executor is None:
+            self.answer_in_flight(error=("ExecutorDied", "There is no process."))
+        else:
+            self._hand_over(request)
+
     def _hand_over_comms(self) -> None:
         """Let comm messages overtake cells that wait: the running one may wait for their answer."""
         if self.executor is None or self._holds:
@@ -226,10 +241,16 @@ class Router:
                 return
             if request is self.in_flight and request is not None:
                 self.last_parent = parent
+                if request.inner is not None:
+                    return
         elif msg_type in _COMM_TYPES:
             self._note_comm(msg_type, json.loads(rest[2]))
         elif msg_type == "execute_input" and request is not None:
             request.input_published = json.loads(rest[2]).get("execution_count")
+            if request.inner is not None:
+                return
+        elif msg_type == "execute_result" and request is not None:
+            request.result = json.loads(rest[2]).get("data", {}).get("text/plain")
         self._channels.forward("iopub", topic, header, rest)
 
     def _finish(
@@ -240,7 +261,9 @@ class Router:
             self._channels.forward("iopub", topic, header, rest)
             return
         self._waiting_input = None
-        if not request.leaving:
+        if request.inner is not None:
+            self.in_flight = None
+        elif not request.leaving:
             self._channels.forward("iopub", topic, header, rest)
             self.in_flight = None
             self._abort_doomed()
@@ -267,7 +290,7 @@ class Router:
             return  # nobody waits for it: its cell belongs to another time
         if header["msg_type"] == "execute_reply":
             request.reply = json.loads(rest[2])
-        if request.leaving:
+        if request.leaving or request.inner is not None:
             return
         request.replied = True
         if self._stops_queue(request):
@@ -339,6 +362,9 @@ class Router:
         if request is None:
             return
         self._waiting_input = None
+        if request.inner is not None:
+            self._fail_inner(request, error or ("RuntimeError", "It was ended."))
+            return
         count = request.input_published or (request.reply or {}).get("execution_count") or 0
         if text:
             self.say(text, request.message)
@@ -366,6 +392,15 @@ class Router:
             )
         self.status("idle", request)
         self._abort_doomed()
+
+    def _fail_inner(self, request: Request, error: tuple[str, str]) -> None:
+        name, value = error
+        failure = {"ename": name, "evalue": value, "traceback": [f"{name}: {value}"]}
+        self.joiner.flush()
+        self._channels.send("iopub", "error", failure, request.message)
+        request.reply = {"status": "error", **failure}
+        assert request.inner is not None
+        request.inner.set_result(None)
 
     def replace_executor(self, executor: Executor | None) -> None:
         """Take up another executor; what the old one still says is not heard any more.

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import signal
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,24 +18,34 @@ from typing import Any
 
 from kernel_runtime import plugins
 from kernel_runtime.engines.base import Frozen, ProcessEngine
-from kernel_runtime.errors import EnvironmentRefused, SandboxError
+from kernel_runtime.errors import EnvironmentRefused, RestoreFailed, SandboxError
+from kernel_runtime.executor.boot import OWN_SEED
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
+from kernel_runtime.store.paths import key_directory
+from kernel_runtime.supervisor.cells import Cells
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.checkpoints import Checkpointer
 from kernel_runtime.supervisor.commands import Commands
+from kernel_runtime.supervisor.compensations import Compensations
 from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.supervisor.deletion import Deletion
+from kernel_runtime.supervisor.durable import Durability
 from kernel_runtime.supervisor.environment import Environment, layers_of
 from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
 from kernel_runtime.supervisor.history import History
+from kernel_runtime.supervisor.images import Images
+from kernel_runtime.supervisor.inner import InnerCells
 from kernel_runtime.supervisor.last_words import KEPT, StartFailure, explain
 from kernel_runtime.supervisor.memory import MemoryKeeper
 from kernel_runtime.supervisor.package_steps import PackageSteps
 from kernel_runtime.supervisor.persistence import Persistence
+from kernel_runtime.supervisor.portable import Portable
 from kernel_runtime.supervisor.recovery import Recovery
+from kernel_runtime.supervisor.replays import Replayer
 from kernel_runtime.supervisor.rescue import Rescue
 from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Request, Router
@@ -81,6 +92,7 @@ class Session:
         self.config = config
         self.log = log
         self.epoch = uuid.uuid4().hex
+        self.hash_seed = str(random.randrange(1, 1 << 32))
         self.incarnation = 0
         self.cwd = os.getcwd()
         self.executor: Executor | None = None
@@ -108,15 +120,37 @@ class Session:
         self.files = Files(config, self.cwd, log)
         self.environment = Environment(config, log, python)
         self.persistence = Persistence(config, log)
-        self.timeline = self.persistence.open(self.epoch)
+        self.timeline = self.persistence.open(self.epoch, self.files.roots)
+        self._follow_document()
         self.history = History(log)
         self.package_steps = PackageSteps(self)
         self.memory = MemoryKeeper(self)
+        self.durability = Durability(self)
+        self.images = Images(self, runtime_dir)
+        self.cells = Cells(self)
+        self.inner = InnerCells(self)
+        self.compensations = Compensations(self)
+        self.replays = Replayer(self)
         self.checkpoints = Checkpointer(self)
         self.restores = Restorer(self)
         self.recovery = Recovery(self)
+        self.deletion = Deletion(self)
         self.commands = Commands(self)
+        self.portable = Portable(self)
         self.rescue = Rescue(self)
+
+    def _follow_document(self) -> None:
+        persistence = self.persistence
+        if (document := persistence.document) is None:
+            return
+
+        def tell_files() -> None:
+            self.files.follow(document, imported=persistence.is_imported)
+
+        tell_files()
+        document.on_move = tell_files
+        if document.notice:
+            self.router.say_next(document.notice)
 
     # Start and end
 
@@ -142,13 +176,15 @@ class Session:
         if self.environment.enabled:
             self.background(self._look_after_environment())
         self.background(self._first_checkpoint())
+        self.background(self.portable.on_schedule())
 
     async def _first_checkpoint(self) -> None:
         tell = asyncio.get_running_loop().call_later(_SLOW_START_S, self._tell_slow_start)
         try:
             await self.files.prepare(self.router.say_next)
-            if not self.rescue.active:
+            if not self.rescue.active and not self.config.visit:
                 await self.checkpoints.first()
+                await self.portable.at_start()
         finally:
             tell.cancel()
             self.router.release("start")
@@ -157,6 +193,8 @@ class Session:
         """What a kernel that was killed has left behind; what the host has changed meanwhile."""
         self.background(self.environment.follow_resolver(self.lock))
         await self.persistence.sweep()
+        await self.durability.sweep()
+        await self.images.sweep()
         async with self.lock:
             await self.environment.collect(self.layers_in_use())
         changed = await self.environment.changed_since_last_time()
@@ -213,7 +251,12 @@ class Session:
                 self.sandbox,
                 directory=self.persistence.directory / "environments" / self.timeline.id,
                 workspace=workspace,
-                hidden=[self.persistence.directory, self._runtime_dir, *self._secrets],
+                hidden=[
+                    self.persistence.directory,
+                    self._runtime_dir,
+                    key_directory(),
+                    *self._secrets,
+                ],
             )
         except SandboxError as error:
             self._not_covered(str(error), "memory and the workspace are held all the same")
@@ -260,11 +303,21 @@ class Session:
             return False
 
     async def _start_executor(self) -> None:
+        self.take_up(await self._fresh_executor(self.hash_seed))
+
+    async def fresh_executor(self, hash_seed: str) -> Executor:
+        """Start a process whose strings hash as that seed says. Raises RestoreFailed."""
+        try:
+            return await self._fresh_executor(hash_seed)
+        except _NotStarted as error:
+            raise RestoreFailed(error.failure.text) from error
+
+    async def _fresh_executor(self, hash_seed: str) -> Executor:
         executor = self.new_executor()
         self._starting, self._last_words = True, ""
         try:
             await executor.start(
-                self.sandbox, self._python, self._arguments, self._environment(), self.cwd
+                self.sandbox, self._python, self._arguments, self._environment(hash_seed), self.cwd
             )
         except SandboxError as error:
             how = await self._end_of(executor) or str(error)
@@ -275,7 +328,7 @@ class Session:
         self._kernel_info = executor.hello["kernel_info"]
         if executor.hello["freezer"] and executor.hello["freezer"] not in self.limits:
             self.limits.append(executor.hello["freezer"])
-        self.take_up(executor)
+        return executor
 
     async def _end_of(self, executor: Executor) -> str:
         """How a process ended that did not come up; "" if it was none."""
@@ -305,6 +358,7 @@ class Session:
         """Make it the one that requests go to."""
         self.executor = executor
         self.router.replace_executor(executor)
+        self.cells.tell_trees(executor)
 
     def reconcile_comms(self, executor: Executor, request: Request | None) -> None:
         """Make the page and a woken process agree on which comms there are."""
@@ -313,8 +367,23 @@ class Session:
         if missing:
             executor.link.command("open_comms", ids=missing)
 
-    def _environment(self) -> dict[str, str]:
+    async def spawn_scratch(
+        self, arguments: Sequence[str], fds: dict[int, int], hash_seed: str | None
+    ) -> int:
+        """Start a Python program beside the executor; return its pid. Raises SandboxError."""
+        with open(os.devnull, "r+b") as null:
+            standard = dict.fromkeys((0, 1, 2), null.fileno())
+            return await self.sandbox.spawn(
+                [self._python, *arguments],
+                self._environment(hash_seed or self.hash_seed),
+                self.cwd,
+                {**standard, **fds},
+            )
+
+    def _environment(self, hash_seed: str) -> dict[str, str]:
         env = dict(os.environ)
+        if not env.get("PYTHONHASHSEED", "random").isdigit():
+            env["PYTHONHASHSEED"] = env[OWN_SEED] = hash_seed
         # the executor's parent is the sandbox's init, and ends it itself
         env.pop("JPY_PARENT_PID", None)
         return env
@@ -325,6 +394,7 @@ class Session:
             return
         self._closing = True
         self.router.hold("shutdown")
+        await self.durability.stop()
         for task in self._tasks - self._publishing - {asyncio.current_task()}:
             task.cancel()
         if self._publishing:
@@ -388,6 +458,10 @@ class Session:
     def on_history(self, executor: Executor, report: dict[str, Any]) -> None:
         self.history.on_report(executor, report)
 
+    def on_effects(self, executor: Executor, report: dict[str, Any]) -> None:
+        if executor is self.executor:
+            self.cells.on_effects(report)
+
     def on_request(self, executor: Executor, report: dict[str, Any]) -> None:
         if executor is self.executor:
             self.background(self.commands.from_magic(executor, report))
@@ -427,11 +501,15 @@ class Session:
     def _on_start(self) -> None:
         """The executor is about to be given a request."""
         self.memory.cell_starts()
+        self.cells.starts()
 
     def _on_done(self, request: Request) -> None:
         """The executor has finished a request."""
         executor = self.executor
-        if request.leaving:
+        self.cells.ended(request)
+        if request.inner is not None:
+            request.inner.set_result(None)
+        elif request.leaving:
             self.router.hold("restore")
             self.background(self.commands.restore_after_cell(request))
         elif executor is None:
@@ -456,6 +534,7 @@ class Session:
     async def interrupt(self) -> None:
         """Interrupt the cell that runs; when none does, nothing happens."""
         executor = self.executor
+        self.inner.interrupted = True
         if self.router.in_flight is not None and executor is not None and executor.alive:
             await self.sandbox.signal(executor.pid, signal.SIGINT, group=True)
 
@@ -470,20 +549,28 @@ class Session:
         await self.engine.drop(frozen)
 
     def frozen_pids(self) -> list[int]:
-        """All processes inside that are not live: frozen ones and their twins."""
+        """All processes inside that are not live: frozen ones, their twins, copies of them."""
         pids = [f.pid for f in self.frozen.values()]
-        return pids + [f.twin.pid for f in self.frozen.values() if f.twin is not None]
+        pids += [f.twin.pid for f in self.frozen.values() if f.twin is not None]
+        return [*pids, *self.durability.copies]
 
-    def set_process_state(self, id: str, state: Any, why: str) -> None:
+    def set_process_state(self, id: str, state: Any, why: str | None) -> None:
         """Note what became of a process capture, and tell everybody."""
         if id not in self.timeline:
             return
-        capture = self.timeline[id].capture("process")
+        capture = self.timeline[id].capture("process", engine=self.engine.name)
         if capture is None:
             return
-        changed = self.timeline.set_capture(id, replace(capture, state=state, error=why, ref=None))
-        self.persistence.save(self.timeline, changed)
-        self.events.publish("checkpoint_changed", checkpoint=self.timeline.record(changed))
+        self.timeline.set_capture(id, replace(capture, state=state, error=why, ref=None))
+        self.save_changed(id)
+
+    def save_changed(self, id: str) -> None:
+        """Write what has changed on a checkpoint, and tell everybody."""
+        if id not in self._unpublished:  # what is not in the store yet goes there as it is then
+            self.persistence.save(self.timeline, self.timeline[id])
+        self.events.publish(
+            "checkpoint_changed", checkpoint=self.timeline.record(self.timeline[id])
+        )
 
     def publish(self, id: str) -> None:
         """Write a new checkpoint into the store, in the background; shutdown waits for it."""
@@ -507,6 +594,12 @@ class Session:
             await self.environment.index(self.timeline[id].capture("filesystem", engine="overlay"))
         if id in self.timeline:
             await self.package_steps.learn(self.timeline[id])
+
+    async def published(self, id: str) -> None:
+        """Wait until a checkpoint is in the store as it is now."""
+        while id in self._unpublished:
+            await asyncio.wait(self._publishing)
+        await self.persistence.written()
 
     def layers_in_use(self) -> set[str]:
         """The layers of the environment that some checkpoint needs."""

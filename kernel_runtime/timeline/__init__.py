@@ -18,7 +18,13 @@ from kernel_runtime.timeline.model import (
     record,
 )
 from kernel_runtime.timeline.names import Spec
-from kernel_runtime.timeline.retention import EvictionPlan, plan_evictions, plan_pruning
+from kernel_runtime.timeline.retention import (
+    EvictionPlan,
+    RetentionPlan,
+    RetentionRules,
+    plan_evictions,
+    plan_retention,
+)
 from kernel_runtime.timeline.tree import AT_HEAD, Deleted, Timeline, TimelineState
 
 __all__ = [
@@ -33,6 +39,8 @@ __all__ = [
     "EvictionPlan",
     "Note",
     "Reason",
+    "RetentionPlan",
+    "RetentionRules",
     "Spec",
     "Summary",
     "Timeline",
@@ -40,6 +48,6 @@ __all__ = [
     "from_record",
     "new_id",
     "plan_evictions",
-    "plan_pruning",
+    "plan_retention",
     "record",
 ]

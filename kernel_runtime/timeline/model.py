@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.timeline.cells import Cell, count_effects
+from kernel_runtime.timeline.text import storable
 
 CaptureKind = Literal["process", "filesystem", "namespace"]
 CaptureState = Literal["pending", "ready", "failed", "evicted"]
@@ -90,6 +92,8 @@ class Checkpoint:
     coordinate: Coordinate
     captures: tuple[Capture, ...] = ()
     variables: Mapping[str, Summary] = field(default_factory=lambda: NO_VARIABLES)
+    cells: tuple[Cell, ...] = ()
+    """That ran since the parent, in order."""
 
     def capture(self, kind: CaptureKind, *, engine: str | None = None) -> Capture | None:
         """The capture of that kind (and engine); a ready one is preferred."""
@@ -136,7 +140,7 @@ def first_line(code: str) -> str:
     line = stripped.splitlines()[0].rstrip() if stripped else ""
     if len(line) > CODE_LENGTH:
         line = line[: CODE_LENGTH - 1] + "…"
-    return line.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    return storable(line)
 
 
 def record(
@@ -156,6 +160,7 @@ def record(
         "reason": checkpoint.reason,
         "code": checkpoint.code,
         "is_head": is_head,
+        "effects": count_effects(checkpoint.cells),
         "coordinate": {
             "epoch": coordinate.epoch,
             "incarnation": coordinate.incarnation,
@@ -170,6 +175,7 @@ def record(
                 "state": capture.state,
                 "bytes": capture.bytes,
                 "error": capture.error,
+                "verified_at": capture.details.get("verified_at"),
                 "not_captured": [
                     {"kind": note.kind, "subject": note.subject, "detail": note.detail}
                     for note in capture.not_captured
@@ -181,6 +187,11 @@ def record(
     if history is not None:
         out["history"] = list(history)
     return out
+
+
+def _details(capture: Mapping[str, Any]) -> Mapping[str, Any]:
+    verified_at = capture.get("verified_at")
+    return {"verified_at": verified_at} if verified_at else {}
 
 
 def from_record(data: Mapping[str, Any]) -> Checkpoint:
@@ -209,6 +220,7 @@ def from_record(data: Mapping[str, Any]) -> Checkpoint:
                     state=c["state"],
                     bytes=c["bytes"],
                     error=c["error"],
+                    details=_details(c),
                     not_captured=tuple(Note(**note) for note in c["not_captured"]),
                 )
                 for c in data["captures"]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kernel_runtime.timeline.caches import is_cache
+from kernel_runtime.timeline.cells_report import left_lines
 from kernel_runtime.timeline.text import one_line, plural, size_text
 
 NAMES_SHOWN: Final = 4
@@ -44,6 +45,7 @@ def restore_text(result: Mapping[str, Any]) -> str:
     lines += environment_lines(result)
     lines += _environ_names(result)
     lines += _kept_aside(result)
+    lines += left_lines(result)
     lines += _warnings(result)
     safety = result.get("safety")
     if safety:
@@ -57,9 +59,11 @@ def dry_run_text(result: Mapping[str, Any]) -> str:
     """What a restore would do: every variable and file with its sizes, up to a screenful."""
     target = title(result["checkpoint"])
     if is_nothing(result):
-        return f"restoring {target} would change nothing that is known. {TAKES_BACK}"
+        line = f"restoring {target} would change nothing that is known. {TAKES_BACK}"
+        return "\n".join([line, *left_lines(result)])
     lines = [f"restoring {target} would change {', '.join(_sums(result))}:"]
     lines += difference_lines(result)
+    lines += left_lines(result)
     lines += _warnings(result)
     lines.append("Nothing was changed.")
     return "\n".join(lines)
@@ -83,7 +87,7 @@ def trial_text(what: str, result: Mapping[str, Any]) -> str:
         lines[0] += ":"
         lines += difference_lines(did)
     lines.append(f"All of it was taken back {took}; %restore --undo brings it again.")
-    return "\n".join(lines + _kept_aside(result) + _warnings(result))
+    return "\n".join(lines + _kept_aside(result) + left_lines(result) + _warnings(result))
 
 
 def reset_text(result: Mapping[str, Any]) -> str:

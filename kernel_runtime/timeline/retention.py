@@ -4,13 +4,17 @@ Two decisions, both of them orders that never take the head, the last safety che
 pinned one:
 
 - eviction ends a frozen process and keeps the record (what was captured durably stays);
-- pruning deletes records, the oldest automatic ones first.
+- retention deletes records, the oldest automatic ones first.
+
+Order is by number and never by time, for clocks go back. Time is used as age only, where a rule
+asks for it, and then a checkpoint whose time cannot be right is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.tree import Timeline
@@ -67,19 +71,131 @@ def plan_evictions(
     )
 
 
-def plan_pruning(timeline: Timeline, *, keep_automatic: int) -> Sequence[str]:
-    """Ids to delete, oldest first, so that at most ``keep_automatic`` automatic ones remain.
+@dataclass(frozen=True)
+class RetentionRules:
+    """Which automatic checkpoints stay. One that any of the rules keeps, stays.
 
-    Those that the user asked for or labelled, the head and the last safety checkpoint neither
-    count nor go. The order is by number: age is no measure, for clocks go back.
+    keep_last: the newest so many. hourly, daily: of each of the newest so many hours (days, UTC)
+    that have one, the last. older_than: those younger than that, those of the present session,
+    and those whose time cannot be right. Where none of the four is given all stay, but for
+    budget_bytes: while all that is kept takes more, the oldest go, whatever the other rules say.
     """
+
+    keep_last: int | None = None
+    hourly: int | None = None
+    daily: int | None = None
+    older_than: timedelta | None = None
+    budget_bytes: int | None = None
+
+    @property
+    def thins(self) -> bool:
+        """Whether anything goes for another reason than its size."""
+        given = (self.keep_last, self.hourly, self.daily, self.older_than)
+        return any(rule is not None for rule in given)
+
+
+@dataclass(frozen=True)
+class RetentionPlan:
+    """``delete`` in order, the oldest first. ``fits`` is false where what must stay (what the user
+    asked for, above all) is over the budget. ``doubtful``: left alone by the rule of age since
+    their time cannot be right."""
+
+    delete: tuple[str, ...]
+    fits: bool
+    bytes_after: int
+    doubtful: tuple[str, ...]
+
+
+def plan_retention(
+    timeline: Timeline,
+    rules: RetentionRules,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    now: datetime,
+    epoch: str | None = None,
+) -> RetentionPlan:
+    """Choose what to delete.
+
+    Never: the head and the last safety checkpoint (the session may be put back to them at any
+    time), what the user asked for, labelled or pinned; by age or size never the newest either.
+    Children of what goes are hung on its parent, so nobody needs an ancestor.
+
+    sizes: bytes that are freed with each, if the oldest go first; see `charging_order`. epoch:
+    of the session that runs now.
+    """
+    sizes = sizes or {}
+    candidates = [c for c in timeline if _may_go(timeline, c)]
+    newest = max(timeline, key=lambda c: c.number).id if len(timeline) else None
+    doubtful = implausible(timeline, now) if rules.older_than is not None else frozenset()
+    stay = set(sizes.keys() | {c.id for c in candidates})
+    if rules.thins:
+        kept = _newest(candidates, rules.keep_last or 0)
+        kept |= _one_each(candidates, 3600, rules.hourly or 0)
+        kept |= _one_each(candidates, 86_400, rules.daily or 0)
+        if rules.older_than is not None:
+            before = now - rules.older_than
+            kept |= {
+                c.id
+                for c in candidates
+                if c.created_at >= before
+                or c.id in doubtful
+                or c.id == newest
+                or c.coordinate.epoch == epoch
+            }
+        stay -= {c.id for c in candidates} - kept
+    total = sum(sizes.get(id, 0) for id in stay)
+    budget = rules.budget_bytes
+    for candidate in candidates:
+        if budget is None or total <= budget:
+            break
+        if candidate.id in stay and candidate.id != newest and sizes.get(candidate.id, 0):
+            stay.discard(candidate.id)
+            total -= sizes[candidate.id]
+    gone = tuple(c.id for c in candidates if c.id not in stay)
+    left = tuple(c.id for c in candidates if c.id in doubtful and c.id in stay)
+    return RetentionPlan(gone, budget is None or total <= budget, total, left)
+
+
+def charging_order(timeline: Timeline) -> list[str]:
+    """In which order checkpoints are charged for what they share with others.
+
+    Those that stay whatever happens, then the newest first. If each is charged with what none
+    before it has needed, then the charge is what is freed when the oldest go first.
+    """
+    staying = [c.id for c in timeline if not _may_go(timeline, c)]
+    return [*staying, *(c.id for c in reversed(list(timeline)) if _may_go(timeline, c))]
+
+
+def implausible(timeline: Timeline, now: datetime) -> frozenset[str]:
+    """Checkpoints whose time is after now, or before that of an earlier one: the clock was wrong
+    then, or is now."""
+    wrong = set()
+    latest = None
+    for checkpoint in timeline:
+        if checkpoint.created_at > now or (latest is not None and checkpoint.created_at < latest):
+            wrong.add(checkpoint.id)
+        else:
+            latest = checkpoint.created_at
+    return frozenset(wrong)
+
+
+def _may_go(timeline: Timeline, checkpoint: Checkpoint) -> bool:
     state = timeline.state
-    automatic = [
-        checkpoint.id
-        for checkpoint in timeline
-        if not checkpoint.is_kept and checkpoint.id not in (state.head, state.last_safety)
-    ]
-    return automatic[: max(0, len(automatic) - max(0, keep_automatic))]
+    return not checkpoint.is_kept and checkpoint.id not in (state.head, state.last_safety)
+
+
+def _newest(candidates: Sequence[Checkpoint], count: int) -> set[str]:
+    return {c.id for c in candidates[max(0, len(candidates) - max(0, count)) :]}
+
+
+def _one_each(candidates: Sequence[Checkpoint], seconds: int, count: int) -> set[str]:
+    """The last of each period of the newest ``count`` that have one, as they were recorded."""
+    found: dict[int, str] = {}
+    for checkpoint in reversed(candidates):
+        period = int(checkpoint.created_at.timestamp() // seconds)
+        if period not in found and len(found) < count:
+            found[period] = checkpoint.id
+    return set(found.values())
 
 
 def _is_untouchable(checkpoint: Checkpoint, head: str | None, last_safety: str | None) -> bool:

@@ -30,6 +30,11 @@ def one_line(text: str, width: int) -> str:
     return "".join(out).rstrip() + "…"
 
 
+def storable(text: str) -> str:
+    """``text`` as any store can hold it: NUL and halves of surrogate pairs as escapes."""
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def columns(text: str) -> int:
     """How many columns of a terminal it takes."""
     return sum(map(_width, text))

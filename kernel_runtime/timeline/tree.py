@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from kernel_runtime.errors import BadRequest, UnknownCheckpoint
+from kernel_runtime.timeline.cells import Cell
 from kernel_runtime.timeline.errors import DeleteRefused
 from kernel_runtime.timeline.model import (
     NO_VARIABLES,
@@ -202,6 +203,7 @@ class Timeline:
         code: str = "",
         captures: Iterable[Capture] = (),
         variables: Mapping[str, Summary] = NO_VARIABLES,
+        cells: Iterable[Cell] = (),
         id: str | None = None,
         move_head: bool = True,
     ) -> Checkpoint:
@@ -234,6 +236,7 @@ class Timeline:
             coordinate=coordinate,
             captures=tuple(captures),
             variables=share(before, variables),
+            cells=tuple(cells),
         )
         self._put(checkpoint)
         self._next_number += 1
@@ -283,7 +286,7 @@ class Timeline:
         self._head = id
 
     def delete(self, id: str) -> Deleted:
-        """Take a checkpoint out; its children are hung on its parent.
+        """Take a checkpoint out; its children are hung on its parent and get its cells.
 
         Raises DeleteRefused for the head (a session that dies is put back to it) and for a
         pinned one. After the last safety checkpoint was deleted there is nothing to undo to.
@@ -301,7 +304,11 @@ class Timeline:
                 "it is pinned",
                 f"Take the pin away first: %checkpoint --unpin {checkpoint.number}.",
             )
-        rehung = tuple(replace(child, parent=checkpoint.parent) for child in self.children(id))
+        # what ran before it also led to its children
+        rehung = tuple(
+            replace(child, parent=checkpoint.parent, cells=(*checkpoint.cells, *child.cells))
+            for child in self.children(id)
+        )
         del self._checkpoints[id]
         self._names.discard(checkpoint)
         self._children.pop(id, None)

@@ -17,7 +17,10 @@ from native_harness import World
 
 HERE = pathlib.Path(__file__).parent
 NATIVE = HERE.parent.parent / "kernel_runtime" / "native"
-FLAGS = "-O2 -g -fPIC -shared -fvisibility=hidden -fno-stack-protector -std=gnu11 -Wall -Wextra"
+FLAGS = (
+    "-O2 -g -fPIC -shared -fvisibility=hidden -fno-stack-protector -std=gnu11 -Wall -Wextra "
+    "-Wl,-e,tt_loader_start"
+)
 ORDINARY_UID = 54321
 
 
@@ -42,6 +45,14 @@ def built_library() -> pathlib.Path:
     """The library as the wheel has it."""
     sources = sorted(str(p) for p in NATIVE.glob("*.c"))
     return compile_c(shared_folder() / "libtimetravel.so", *FLAGS.split(), "-Werror", *sources)
+
+
+@functools.cache
+def built_loader() -> pathlib.Path:
+    """The library as a program, under a name of its own."""
+    loader = shared_folder() / "timetravel-loader"
+    shutil.copy2(built_library(), loader)
+    return loader
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import traceback
 from typing import Any
 
 MOVE, NEW_IDS = 1, 2
-PING, WAKE, TWIN, UNSHARE, QUIT = 1, 2, 3, 4, 5
+PING, WAKE, TWIN, UNSHARE, QUIT, IMAGE = 1, 2, 3, 4, 5, 6
 WAKE_NEW_IDS, WAKE_CONSUME, WAKE_KEEP_IDS_OR_FAIL, WAKE_COPY = 1, 2, 4, 8
 
 
@@ -38,6 +38,7 @@ class Freeze(ctypes.Structure):
         ("hold_timeout_ms", ctypes.c_uint32),
         ("python_threads", ctypes.c_uint64),
         ("filter", ctypes.c_uint64),
+        ("in_copy", ctypes.c_uint64),
         ("python_count", ctypes.c_uint32),
         ("filter_count", ctypes.c_uint32),
         ("frozen_pid", ctypes.c_int32),
@@ -131,6 +132,8 @@ class Target:
         idents = (ctypes.c_uint64 * (1 + len(others)))(own, *others)
         f.python_threads, f.python_count = ctypes.addressof(idents), len(idents)
         f.filter, f.filter_count = 0, 0
+        after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
+        f.in_copy = ctypes.cast(after_fork, ctypes.c_void_p).value or 0
         for name, value in options.items():
             setattr(f, name, value)
         return int(self.library.tt_freeze(f, self.report, len(self.report)))

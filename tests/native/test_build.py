@@ -22,7 +22,9 @@ def symbols(library: pathlib.Path) -> list[list[str]]:
 def test_exports_and_needs() -> None:
     found = symbols(native_build.built_library())
     exported = {name for kind, name in found if kind in "TDBR"}
-    assert exported >= {"tt_freeze", "tt_abi"} and all(name.startswith("tt_") for name in exported)
+    assert exported >= {"tt_freeze", "tt_abi", "tt_cut"} and all(
+        name.startswith("tt_") for name in exported
+    )
     # nothing that could be resolved, and take a lock, while other threads are stopped
     assert {name.split("@")[0] for kind, name in found if kind == "U"} <= {"getauxval"}
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
 import select
 import signal
+import threading
 
 import native_target as tt
 import pytest
+from native_build import need
 from native_harness import Process, World, until
+
+from kernel_runtime.executor.confine import program
+from kernel_runtime.executor.native import OpenFile, open_files, running_python
 
 NATIVE = """
 import ctypes, os, select, sys, threading, time
@@ -260,3 +266,121 @@ def test_what_is_refused(world: World) -> None:
     assert live.freeze(python_threads=0).made["result"] == -22
     live.kill()
     assert unknown.wake().value("counts()")
+
+
+def confine(live: Process) -> dict[str, int]:
+    """Have a filter lie in the target; the options that name it to tt_freeze."""
+    code = program(os.uname().machine)
+    live.run(f"filter = ctypes.create_string_buffer(bytes.fromhex({code.hex()!r}))")
+    address = live.value("ctypes.addressof(filter)")
+    return {"filter": address, "filter_count": len(code) // 8}
+
+
+FAILS = """
+import ctypes, os, pathlib, signal, socket
+def fails(what, *args):
+    try:
+        what(*args)
+    except OSError as e:
+        return e.errno
+def kept_in():
+    mine = pathlib.Path("/proc/self/task")
+    return sorted({l for t in mine.iterdir() for l in (t / "status").read_text().splitlines()
+                   if l.startswith(("Seccomp:", "NoNewPrivs:"))})
+"""
+
+
+def test_copy_is_confined_before_any_thread_runs(any_world: World) -> None:
+    live = any_world.start(NATIVE + COUNTING + FAILS)
+    frozen = live.freeze(**confine(live))
+    copy = frozen.wake(tt.WAKE_COPY)
+    assert copy.value("kept_in()") == ["NoNewPrivs:\t1", "Seccomp:\t2"]
+    assert copy.value("native_goes_on()")
+    refused = "[fails(socket.socket), fails(os.fork), fails(os.unlink, 'log')]"
+    assert copy.value(refused) == [1, 1, 1]
+    assert copy.value(f"[fails(os.kill, p, 0) for p in (os.getpid(), 1, {live.pid})]") == [
+        *(None, 1, 1)
+    ]
+    assert live.value("kept_in()")[1] == "Seccomp:\t0"
+    assert live.value("counts()")
+    live.kill()
+    woken = frozen.wake()
+    assert woken.value("kept_in()")[1] == "Seccomp:\t0" and woken.value("counts()")
+
+
+def test_filter_that_cannot_be_set_fails_the_copy(world: World) -> None:
+    live = world.start(NATIVE + COUNTING + FAILS)
+    frozen = live.freeze(**{**confine(live), "filter_count": 1})  # has no end
+    with pytest.raises(OSError) as failed:
+        frozen.wake(tt.WAKE_COPY)
+    assert failed.value.errno == 22
+    assert live.value("counts()")
+
+
+@pytest.mark.libraries
+def test_polars_computes_in_a_copy(world: World) -> None:
+    if importlib.util.find_spec("polars") is None:
+        need("python module polars")
+    live = world.start(
+        "import io, pickle\nimport polars as pl, numpy as np\n"
+        + NATIVE
+        + COUNTING
+        + 'df = pl.DataFrame({"k": [i % 7 for i in range(100_000)], "v": range(100_000)})\n'
+        + "a = np.ones((300, 300))\n"
+        + 'def job():\n  t = df.group_by("k").agg(pl.col("v").sum()).sort("k")\n'
+        + '  return [t["v"].to_list()[0], pickle.loads(pickle.dumps(df)).equals(df),'
+        + "float((a @ a).sum())]\n"
+    )
+    expected = [714264285, True, 27000000.0]
+    assert live.value("job()") == expected
+    frozen = live.freeze(**confine(live))
+    for _ in range(3):
+        copy = frozen.wake(tt.WAKE_COPY)
+        assert copy.value("job()") == expected
+        copy.kill()
+    assert live.value("job()") == expected and live.value("counts()")
+
+
+def test_threads_that_want_the_interpreter(world: World) -> None:
+    """They have asked for its lock, and are not there to take it."""
+    live = world.start(
+        NATIVE
+        + "forked = []\nos.register_at_fork(after_in_child=lambda: forked.append(1))\n"
+        + "def spin():\n  n = 0\n  while spinning: n += 1\n"
+        + "def start():\n  global spinning; spinning = True\n"
+        + "  for _ in range(2): threading.Thread(target=spin, daemon=True).start()\n"
+        + "def work():\n  found = []\n"
+        + "  t = threading.Thread(target=found.append, args=(1,)); t.start(); t.join()\n"
+        + "  return found + [threading.active_count()]\n"
+    )
+    for _ in range(6):
+        live.run("start()")
+        frozen = live.freeze()
+        live.run("spinning = False")
+        copy = frozen.wake(tt.WAKE_COPY)
+        assert copy.value("work()") == [1, 1] and copy.value("forked") == [1]
+        copy.kill()
+        frozen.quit()
+    assert live.value("forked") == []
+
+
+def test_open_files_of_a_report() -> None:
+    notes = [
+        ["file", "7", "100002 5 /a\\x09b \\x5cx41 \\xff"],
+        ["file", "fd 8", "/gone: not opened again"],
+        ["memory", "/mapped", "read as the file is now"],
+    ]
+    path = os.fsdecode(b"/a\tb \\x41 \xff")
+    assert open_files(notes) == [OpenFile(7, 0o100002, 5, path)]
+
+
+def test_who_runs_python() -> None:
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait)
+    thread.start()
+    try:
+        assert running_python()[0] == threading.get_ident()
+        assert thread.ident in running_python()[1:]
+    finally:
+        go.set()
+        thread.join()

@@ -218,7 +218,7 @@ def test_any_sequence(who: str, apart: bool, ability: Callable[[str, bool], None
 @pytest.mark.parametrize("who", WHO)
 def test_many_long_sequences(who: str, apart: bool, ability: Callable[[str, bool], None]) -> None:
     ability("root", who == "user" or os.geteuid() == 0)
-    run_as(who, lambda: run(int(os.environ.get("TT_EXAMPLES", "30")), 60, apart))
+    run_as(who, lambda: run(int(os.environ.get("TT_EXAMPLES", "8")), 60, apart))
 
 
 def run(examples: int, steps: int, apart: bool) -> None:

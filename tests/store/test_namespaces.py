@@ -82,6 +82,14 @@ def test_what_is_stored_comes_back(store, tmp_path, keys):
     assert keep(again, PLAIN, DENSE, state={"cwd": "/é"}) == made
 
 
+def test_what_each_adds(store):
+    common = os.urandom(200_000)
+    first, second = keep(store, common, DENSE), keep(store, common, b"little")
+    charges = store.charges([("b", second), ("a", first)])
+    assert charges["b"] < 230_000 < 300_000 < charges["a"] < 330_000
+    assert sum(charges.values()) == store.bytes_of(store.wanted([first, second]))
+
+
 def test_all_is_private_whatever_the_umask(tmp_path):
     before = os.umask(0)
     try:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import hypothesis.strategies as st
 from hypothesis import given
 
 from kernel_runtime.timeline import (
     Capture,
+    Coordinate,
+    RetentionRules,
     Timeline,
     TimelineState,
     plan_evictions,
-    plan_pruning,
+    plan_retention,
 )
+from kernel_runtime.timeline.retention import charging_order, implausible
 
 kinds = st.fixed_dictionaries(
     {
@@ -76,18 +81,99 @@ def test_evictions(add, drawn, budget, most):
         assert all(rank(id) > rank(plan.evict[-1]) for id in left - untouchable)
 
 
-@given(drawn=st.lists(kinds, max_size=12), keep=st.integers(0, 12))
-def test_pruning(add, drawn, keep):
-    timeline, _ = session(add, drawn)
-    gone = plan_pruning(timeline, keep_automatic=keep)
-    state = timeline.state
-    assert list(gone) == sorted(gone, key=lambda id: timeline[id].number)
-    for id in gone:
-        assert not timeline[id].is_kept and id not in (state.head, state.last_safety)
-        timeline.delete(id)
+rules_of = st.builds(
+    RetentionRules,
+    keep_last=st.none() | st.integers(0, 12),
+    hourly=st.none() | st.integers(0, 4),
+    daily=st.none() | st.integers(0, 4),
+    older_than=st.none() | st.integers(0, 200).map(lambda hours: timedelta(hours=hours)),
+    budget_bytes=st.none() | st.integers(0, 500),
+)
+NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+moments = st.integers(-300, 30).map(lambda hours: NOW + timedelta(hours=hours))
+
+
+def history(add, drawn, times):
+    """A session whose clock jumps about as it likes; every third is of the present session."""
+    timeline, _ = session(add, [])
+    sizes = {}
+    for index, (kind, moment) in enumerate(zip(drawn, times)):
+        named = {key: kind[key] for key in ("reason", "pinned", "label")}
+        coordinate = Coordinate("now" if index % 3 == 0 else "then")
+        made = add(timeline, created_at=moment, coordinate=coordinate, **named)
+        sizes[made.id] = kind["size"]
+    return timeline, sizes
+
+
+@given(
+    drawn=st.lists(kinds, max_size=14),
+    times=st.lists(moments, min_size=14, max_size=14),
+    rules=rules_of,
+)
+def test_retention(add, drawn, times, rules):
+    timeline, sizes = history(add, drawn, times)
+    plan = plan_retention(timeline, rules, sizes, now=NOW, epoch="now")
+    state, gone = timeline.state, set(plan.delete)
+    left = [c for c in timeline if c.id not in gone]
     spare = [c for c in timeline if not c.is_kept and c.id not in (state.head, state.last_safety)]
-    assert len(spare) <= keep
-    assert not gone or len(spare) == keep
+    assert list(plan.delete) == [c.id for c in spare if c.id in gone]  # oldest first, and no other
+    assert plan.bytes_after == sum(sizes[c.id] for c in left)
+    assert plan.fits == (rules.budget_bytes is None or plan.bytes_after <= rules.budget_bytes)
+    if not plan.fits:
+        newest = max(timeline, key=lambda c: c.number)
+        assert not any(sizes[c.id] for c in spare if c.id not in gone and c is not newest)
+    by_size = rules.budget_bytes is not None
+    if not rules.thins and not by_size:
+        assert not gone
+    if by_size:
+        return
+    assert not gone & {c.id for c in spare[len(spare) - (rules.keep_last or 0) :]}
+    for seconds, count in ((3600, rules.hourly or 0), (86_400, rules.daily or 0)):
+        periods = [int(c.created_at.timestamp() // seconds) for c in spare]
+        newest_periods = list(dict.fromkeys(reversed(periods)))[:count]
+        for period in newest_periods:
+            last = [c for c, p in zip(spare, periods) if p == period][-1]
+            assert last.id not in gone
+    if rules.older_than is not None:
+        before = NOW - rules.older_than
+        wrong = implausible(timeline, NOW)
+        for id in gone:
+            assert timeline[id].created_at < before and timeline[id].coordinate.epoch != "now"
+            assert id not in wrong
+    for id in plan.delete:
+        timeline.delete(id)
+
+
+@given(drawn=st.lists(kinds, max_size=14), data=st.data())
+def test_the_charge_is_what_is_freed(add, drawn, data):
+    """Delete the oldest one by one: what nobody needs any more is what each was charged with."""
+    timeline, _ = session(add, drawn)
+    needs = {c.id: set(data.draw(st.lists(st.integers(0, 9), max_size=4))) for c in timeline}
+    seen: set[int] = set()
+    charges = {}
+    for id in charging_order(timeline):
+        charges[id] = len(needs[id] - seen)
+        seen |= needs[id]
+    plan = plan_retention(timeline, RetentionRules(budget_bytes=0), charges, now=NOW)
+    kept = {c.id for c in timeline} - set(plan.delete)
+    assert plan.bytes_after == len(set().union(*(needs[id] for id in kept)))
+
+
+def test_store_05_the_clock_goes_back_and_forth(timeline, add):
+    times = [(2026, 5, 1, 12), (2020, 1, 1), (2099, 1, 1), (2026, 5, 1, 12, 10)]
+    made = [add(timeline, created_at=datetime(*t, tzinfo=timezone.utc)) for t in times]
+    add(timeline, created_at=datetime(2026, 5, 1, 12, 20, tzinfo=timezone.utc), comment="head")
+    now = datetime(2026, 7, 1, tzinfo=timezone.utc)
+    assert [c.id for c in timeline][:4] == [c.id for c in made]
+    plan = plan_retention(timeline, RetentionRules(keep_last=2), now=now)
+    assert plan.delete == (made[0].id, made[1].id)
+    plan = plan_retention(timeline, RetentionRules(older_than=timedelta(days=30)), now=now)
+    assert plan.delete == (made[0].id, made[3].id)
+    assert plan.doubtful == (made[1].id, made[2].id)
+    plan = plan_retention(
+        timeline, RetentionRules(older_than=timedelta(days=30)), now=now, epoch="epoch"
+    )
+    assert plan.delete == ()
 
 
 def test_durable_captures_are_those_that_outlive_the_supervisor(timeline, add):

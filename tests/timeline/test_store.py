@@ -240,7 +240,7 @@ def test_what_is_not_ours_is_left_alone(directory, tmp_path):
     with pytest.raises(StoreError, match="something else"):
         open_store(directory)
     path.write_bytes(b"not a database" * 100)
-    with pytest.raises(StoreError, match="cannot be used"):
+    with pytest.raises(StoreError, match="is damaged"):
         open_store(directory)
     assert path.read_bytes().startswith(b"not a database")
     (tmp_path / "file").write_text("")

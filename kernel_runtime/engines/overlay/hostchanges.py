@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -86,6 +87,8 @@ def _changed_in(path: str, after_ns: int) -> list[str]:
         return []
     if not os.path.isdir(path):
         return [path] if found.st_ctime_ns > after_ns else []
+    if found.st_mode & stat.S_ISVTX:
+        return []  # of everybody: what comes and goes there means nothing
     changed = []
     try:
         with os.scandir(path) as entries:

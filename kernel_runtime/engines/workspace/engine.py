@@ -44,7 +44,7 @@ from kernel_runtime.engines.workspace.model import (
 )
 from kernel_runtime.engines.workspace.operations import Operations, join
 from kernel_runtime.engines.workspace.planner import Planner
-from kernel_runtime.engines.workspace.protect import Protection, absent_paths, documents_of
+from kernel_runtime.engines.workspace.protect import Protection, absent_paths, documents_of, inside
 from kernel_runtime.engines.workspace.recovery import recover
 from kernel_runtime.engines.workspace.restoration import Restoration, paths_in
 from kernel_runtime.engines.workspace.rules import DEFAULT_EXCLUDES
@@ -62,8 +62,9 @@ class WorkspaceEngine:
     journal_dir: where restores at work are recorded, and what is known of the files between
     runs; on a disk that survives a crash. exclude: see rules.py. copy_limit: larger files
     (bytes) are reflinked or hard-linked into the store instead of copied. document: the
-    running notebook's file; set the attribute when it is renamed. keep_documents: a restore
-    leaves it alone, or every *.ipynb while document is None.
+    running notebook's file; set the attribute when it is renamed, and `former` to the paths that
+    it had: nothing is put there. keep_documents: a restore leaves it alone, or every *.ipynb while
+    document is None.
     """
 
     name = "workspace"
@@ -87,6 +88,7 @@ class WorkspaceEngine:
         self.exclude = tuple(exclude)
         self.keep_documents = keep_documents
         self.document = document
+        self.former: Sequence[Path] = ()
         self._lock = threading.RLock()
         self._released = 0
         journal_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -361,7 +363,8 @@ class WorkspaceEngine:
                 documents = documents_of(root.path, self.document)
             rules = self._capturer.rules_for(root, manifest.rules)
             absent = absent_paths(manifest.left_out, number)
-            protections.append(Protection(absent, rules, documents))
+            former = frozenset(path for one in self.former for path in inside(root.path, one))
+            protections.append(Protection(absent, rules, documents, former))
         planner = Planner(reader, protections)
         planner.plan([entry for _, entry in manifest.roots], [root.state for root in roots])
         return planner.found, protections

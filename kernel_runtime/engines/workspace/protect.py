@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,8 @@ from kernel_runtime.engines.workspace.rules import Rules
 
 DOCUMENT: Final = "notebook document: the front end owns it"
 
+FORMER: Final = "the notebook was called so before"
+
 _SUFFIX: Final = b".ipynb"
 
 
@@ -22,12 +24,14 @@ class Protection:
     """The paths of one root that a restore leaves alone, each with a reason.
 
     absent: paths that the snapshot could not hold. rules: those of the snapshot. documents:
-    paths of the running notebook and its copy; None: every notebook.
+    paths of the running notebook and its copy; None: every notebook. former: what the running
+    notebook was called before: brought back, it would be there twice.
     """
 
     absent: dict[bytes, str]
     rules: Rules
     documents: frozenset[bytes] | None
+    former: frozenset[bytes] = frozenset()
 
     def reason(self, path: bytes) -> str:
         """Why this path stays as it is; "" if it does not have to."""
@@ -36,6 +40,8 @@ class Protection:
             return f"not in the snapshot: {left_out}"
         if self.rules.excludes(path):
             return "left out by the rules of the snapshot"
+        if path in self.former and path not in (self.documents or ()):
+            return FORMER
         if self.documents is None:
             return DOCUMENT if path.endswith(_SUFFIX) else ""
         return DOCUMENT if path in self.documents else ""
@@ -49,7 +55,7 @@ class Protection:
         """Whether something that must stay can lie below this directory at all."""
         if self.documents is None:
             return True
-        known = (*self.absent, *self.documents, *self.rules.paths)
+        known = (*self.absent, *self.documents, *self.former, *self.rules.paths)
         return any(is_below(one, path) for one in known)
 
 
@@ -57,18 +63,18 @@ def documents_of(root: Path, document: Path | None) -> frozenset[bytes] | None:
     """Relative paths of the running notebook and its checkpoint copy; None: not known."""
     if document is None:
         return None
-    found: set[bytes] = set()
-    # Either may have been given by way of a symlink; the notebook itself may be one.
-    for parent in (document.parent, Path(os.path.realpath(document.parent))):
+    copy = f"{document.stem}-checkpoint{document.suffix}"
+    names = (document, document.parent / ".ipynb_checkpoints" / copy)
+    return frozenset(path for one in names for path in inside(root, one))
+
+
+def inside(root: Path, path: Path) -> Iterator[bytes]:
+    """A path relative to a root; nothing if it is not below it."""
+    # Either may have been given by way of a symlink; the last name itself may be one.
+    for parent in (path.parent, Path(os.path.realpath(path.parent))):
         for top in (root, Path(os.path.realpath(root))):
-            try:
-                inside = parent.relative_to(top)
-            except ValueError:
-                continue
-            copy = f"{document.stem}-checkpoint{document.suffix}"
-            for path in (inside / document.name, inside / ".ipynb_checkpoints" / copy):
-                found.add(os.fsencode(path))
-    return frozenset(found)
+            if parent.is_relative_to(top):
+                yield os.fsencode(parent.relative_to(top) / path.name)
 
 
 def absent_paths(left_out: Sequence[LeftOut], root: int) -> dict[bytes, str]:

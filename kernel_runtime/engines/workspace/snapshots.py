@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -147,33 +147,35 @@ def read_manifest(store: BlobStore, snapshot_id: str) -> Manifest:
 
 
 def reachable(
-    store: BlobStore, snapshot_ids: Iterable[str]
+    store: BlobStore, snapshot_ids: Iterable[str], known: Set[str] = frozenset()
 ) -> tuple[set[str], list[tuple[str, str]]]:
     """All blobs and held files that snapshots need; snapshots that could not be read, and why.
 
-    A tree that is shared is walked once.
+    A tree that is shared is walked once. known: what these reach is not looked at again, and is
+    not in the answer.
     """
     found: set[str] = set()
     unread: list[tuple[str, str]] = []
     for snapshot_id in snapshot_ids:
-        if snapshot_id in found:
+        if snapshot_id in found or snapshot_id in known:
             continue
         found.add(snapshot_id)
         try:
             value = json.loads(store.get(Digest(snapshot_id)))
             found.update({value["left_out"]} - {None})
-            _mark_trees(store, [row["entry"][6] for row in value["roots"] if row["entry"]], found)
+            trees = [row["entry"][6] for row in value["roots"] if row["entry"]]
+            _mark_trees(store, trees, found, known)
         except (BlobError, TreeDamaged) as cause:
             unread.append((snapshot_id, str(cause)))
         except (ValueError, KeyError, TypeError, IndexError) as cause:
             unread.append((snapshot_id, f"its manifest is damaged ({cause})"))
-    return found, unread
+    return found - known, unread
 
 
-def _mark_trees(store: BlobStore, trees: list[str], found: set[str]) -> None:
+def _mark_trees(store: BlobStore, trees: list[str], found: set[str], known: Set[str]) -> None:
     while trees:
         tree = trees.pop()
-        if tree in found:
+        if tree in found or tree in known:
             continue
         found.add(tree)
         below, blobs = references(store, tree)

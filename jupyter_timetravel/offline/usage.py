@@ -1,0 +1,191 @@
+"""``jupyter timetravel du``: the room that each notebook's checkpoints take, and share.
+
+What several checkpoints or notebooks have in common is stored once. So a notebook's bytes are told
+apart: those that only it needs, which deleting it gives back, and those that others need too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Set
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+
+from jupyter_timetravel.offline import stored
+from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
+from jupyter_timetravel.offline.tables import table
+from kernel_runtime.engines.workspace.snapshots import reachable
+from kernel_runtime.errors import EnvironmentRefused
+from kernel_runtime.store.blobs import BlobStore, Digest
+from kernel_runtime.store.database import Store, TimelineInfo
+from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.namespaces import NamespaceStore
+from kernel_runtime.timeline import Checkpoint, Timeline
+from kernel_runtime.timeline.retention import charging_order
+from kernel_runtime.timeline.text import size_text
+
+SUMMARY = "tell how much room the checkpoints of each notebook take"
+
+
+@dataclass
+class Row:
+    """One session, in bytes on the disk."""
+
+    id: str
+    notebook: str | None
+    exists: bool
+    checkpoints: int
+    unique_bytes: int
+    shared_bytes: int
+    environment_bytes: int
+
+
+@dataclass
+class Needs:
+    """What checkpoints name: in the workspace's store, in that of namespaces, as layers."""
+
+    files: set[str] = field(default_factory=set)
+    namespaces: set[str] = field(default_factory=set)
+    layers: set[str] = field(default_factory=set)
+
+
+class Stores:
+    """Where a store's data is, and how much room it takes."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.files = BlobStore(store.directory)
+        self.namespaces = NamespaceStore(store.directory)
+
+    def needs(self, checkpoints: Iterable[Checkpoint], known: Needs | None = None) -> Needs:
+        """What these need beyond what is known. What cannot be read needs nothing."""
+        known = known or Needs()
+        ready = [c for one in checkpoints for c in one.captures if c.state == "ready" and c.ref]
+        snapshots = [c.ref or "" for c in ready if c.kind == "filesystem" and c.engine != "overlay"]
+        files, _ = reachable(self.files, snapshots, known.files)
+        namespaces = self._namespaces(c.ref or "" for c in ready if c.kind == "namespace")
+        return Needs(files, namespaces - known.namespaces)
+
+    def _namespaces(self, manifests: Iterable[str]) -> set[str]:
+        found: set[str] = set()
+        for manifest in manifests:
+            try:
+                found |= self.namespaces.wanted([manifest])
+            except StoreError:
+                found.add(manifest)
+        return found
+
+    def room(self, files: Set[str], namespaces: Set[str]) -> int:
+        """Bytes on the disk."""
+        held = files & set(os.listdir(self.files.path / "held"))
+        return (
+            self.files.room(map(Digest, files))
+            + room_of(self.files.held_path(Digest(name)) for name in held)
+            + self.namespaces.bytes_of(namespaces)
+        )
+
+    def unneeded(self, needed: Needs) -> int:
+        """Bytes on the disk of what is stored and not among these."""
+        files = {*self.files.blobs(), *os.listdir(self.files.path / "held")}
+        return self.room(files - needed.files, set(self.namespaces.blobs()) - needed.namespaces)
+
+    def charges(self, info: TimelineInfo, timeline: Timeline, known: Needs) -> dict[str, int]:
+        """What each checkpoint adds to what those before it need, see ``charging_order``."""
+        directory = self.store.directory / "environments" / info.id
+        try:
+            environment = StoredEnvironment(directory)
+        except EnvironmentRefused:
+            environment = None
+        found: dict[str, int] = {}
+        for id in charging_order(timeline):
+            new = self.needs([timeline[id]], known)
+            capture = overlay_of(timeline[id])
+            if environment is not None and capture is not None:
+                stacks = environment.stacks_of(capture).values()
+                new.layers = {layer for stack in stacks for layer in stack} - known.layers
+            layers = [directory / "layers" / layer for layer in new.layers]
+            found[id] = self.room(new.files, new.namespaces) + room_of(layers, exclusive=True)
+            known.files |= new.files
+            known.namespaces |= new.namespaces
+            known.layers |= new.layers
+        return found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    stored.add_store(parser)
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table."""
+    with stored.opened(args) as store:
+        rows, total = survey(store)
+    if args.json:
+        print(json.dumps({"sessions": [asdict(row) for row in rows], **total}, indent=2))
+        return 0
+    cells = [(size_text(total["shared_bytes"]), "", "", "", "(shared by several, counted once)")]
+    cells += [(size_text(total["unneeded_bytes"]), "", "", "", "(nobody needs it: prune)")]
+    cells += [(size_text(total["other_bytes"]), "", "", "", "(the list of checkpoints, and more)")]
+    print(table(_HEAD, [*map(_cells, rows), *(row for row in cells if row[0] != "0 B")]))
+    print(f"\n{size_text(total['store_bytes'])} in {store.directory}")
+    return 0
+
+
+_HEAD = ("ITS OWN", "SHARED", "ENVIRONMENT", "CHECKPOINTS", "NOTEBOOK")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    gone = "" if row.exists or not row.notebook else "  (the notebook is gone)"
+    return (
+        size_text(row.unique_bytes),
+        size_text(row.shared_bytes),
+        size_text(row.environment_bytes),
+        str(row.checkpoints),
+        (row.notebook or f"session {row.id[:12]}") + gone,
+    )
+
+
+def survey(store: Store) -> tuple[list[Row], dict[str, int]]:
+    """One row for each session, and sums: all in bytes on the disk."""
+    stores = Stores(store)
+    infos = store.timelines()
+    needs = {info.id: stores.needs(store.look_at(info.id)) for info in infos}
+    users: Counter[str] = Counter()
+    for need in needs.values():
+        users.update(need.files | need.namespaces)
+    shared = {name for name, count in users.items() if count > 1}
+    rows = [_row(stores, info, needs[info.id], shared) for info in infos]
+    everything = room_of([store.directory])
+    all_needs = Needs()
+    for need in needs.values():
+        all_needs.files |= need.files
+        all_needs.namespaces |= need.namespaces
+    needed = stores.room(all_needs.files, all_needs.namespaces)
+    unneeded = stores.unneeded(all_needs)
+    environments = sum(row.environment_bytes for row in rows)
+    return rows, {
+        "shared_bytes": needed - sum(row.unique_bytes for row in rows),
+        "unneeded_bytes": unneeded,
+        "other_bytes": everything - environments - needed - unneeded,
+        "store_bytes": everything,
+    }
+
+
+def _row(stores: Stores, info: TimelineInfo, needs: Needs, shared: Set[str]) -> Row:
+    return Row(
+        id=info.id,
+        notebook=info.path,
+        exists=info.path is not None and os.path.exists(info.path),
+        checkpoints=info.checkpoints,
+        unique_bytes=stores.room(needs.files - shared, needs.namespaces - shared),
+        shared_bytes=stores.room(needs.files & shared, needs.namespaces & shared),
+        environment_bytes=room_of([stores.store.directory / "environments" / info.id]),
+    )
+
+
+def last_used(store: Store, info: TimelineInfo) -> datetime:
+    """When the newest checkpoint of a session was made, as recorded."""
+    return max([info.created_at, *(c.created_at for c in store.look_at(info.id))])

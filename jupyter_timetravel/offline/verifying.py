@@ -1,0 +1,81 @@
+"""``jupyter timetravel verify``: load what is on the disk for real, and compare.
+
+A pickle is code, so it is loaded where the notebook's own code runs: a kernel of its own is
+started, which loads each capture in a scratch process of its sandbox, and ends. Nothing of the
+session changes but the date on each capture that held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Final
+
+from jupyter_client.kernelspec import NoSuchKernel
+from jupyter_client.manager import KernelManager
+
+from jupyter_timetravel.client import Client
+from jupyter_timetravel.offline import stored
+from jupyter_timetravel.offline.stored import NoSuchSession, SessionInUse
+from kernel_runtime.store.paths import STORE_VARIABLE
+from kernel_runtime.timeline.report import title
+
+SUMMARY = "load the variables that are on the disk for real, in a scratch process, and compare"
+
+_TIMEOUT_S: Final = 3600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    stored.add_notebook(parser)
+    parser.add_argument(
+        "checkpoint", metavar="N", nargs="?", help="number, label, comment, or -1 (default: all)"
+    )
+    stored.add_store(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify; 1 if something did not hold. Raises SessionInUse, UnknownCheckpoint."""
+    with stored.opened(args) as store:
+        info = stored.find(store, args)
+        if info.in_use:
+            raise SessionInUse(
+                f"A kernel runs on {info.path}. Nothing was done; `%timetravel verify` there does "
+                "the same."
+            )
+        if info.path is None or not os.path.exists(info.path):
+            raise NoSuchSession(
+                f"The notebook of session {info.id[:12]} is gone, so no kernel can be started for "
+                "it. Nothing was done."
+            )
+        target = None
+        if args.checkpoint is not None:
+            target = stored.look(store, info).checkpoint(args.checkpoint).number
+    env = {
+        **os.environ,
+        "JPY_SESSION_NAME": info.path,
+        STORE_VARIABLE: str(stored.directory_of(args)),
+    }
+    manager = KernelManager(kernel_name=info.kernel_name)
+    try:
+        manager.start_kernel(
+            cwd=str(Path(info.path).parent),
+            env=env,
+            extra_arguments=["--Supervisor.visit=True"],
+        )
+    except NoSuchKernel as error:
+        raise NoSuchSession(
+            f"The kernel {info.kernel_name} is not installed, so nothing can be loaded. Nothing "
+            "was done; `jupyter timetravel install` installs it."
+        ) from error
+    try:
+        with Client(manager, timeout=_TIMEOUT_S) as client:
+            verified = client.verify(target)
+    finally:
+        manager.shutdown_kernel()
+    for one in verified:
+        held = "; ".join(one.problems) or "held"
+        print(f"{title({'number': one.checkpoint.number, 'label': one.checkpoint.label})}: {held}")
+    if not verified:
+        print("no checkpoint has its variables on the disk")
+    return int(any(one.problems for one in verified))

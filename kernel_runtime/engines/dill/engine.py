@@ -1,0 +1,122 @@
+"""Engine ``dill``: the supervisor's half. Takes in what a copy pickles, hands out what is loaded.
+
+The other half runs in the sandbox (kernel_runtime.executor.copies and .namespace).
+Everything here blocks and belongs in a thread; a channel's socket bounds each wait.
+
+Keeps:  variables with what they share, functions and classes of the session, settings of libraries.
+Loses:  what cannot be pickled, each by name and reason; threads, C state, the operating system's.
+Needs:  nothing; ``dill`` in the user's environment for the rarer kinds of objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kernel_runtime import blob_channel
+from kernel_runtime.blob_channel import ChannelError
+from kernel_runtime.store.namespaces import NamespaceStore
+
+NAME: Final = "dill"
+_SILENCE_S: Final = 120.0
+"""Seconds without a word after which a process is given up: one variable may take this long."""
+
+
+@dataclass
+class Loaded:
+    """What came of loading a namespace."""
+
+    names: list[str] = field(default_factory=list)
+    lost: list[list[str]] = field(default_factory=list)
+    notices: list[list[str]] = field(default_factory=list)
+    summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of the variables, where they were asked for."""
+    untried: list[str] = field(default_factory=list)
+    """Of a scratch process: what needs files as they were at the checkpoint."""
+
+
+class DillEngine:
+    """Writes and reads namespaces in one store."""
+
+    name = NAME  # written in each checkpoint: never rename
+
+    def __init__(self, store: NamespaceStore) -> None:
+        self.store = store
+
+    def take_in(self, link: socket.socket, frozen_at: float) -> dict[str, Any]:
+        """Have the copy at the other end pickle its namespace; return the manifest.
+
+        frozen_at: Unix time of the checkpoint; files may have changed since.
+        Its blobs are stored, not yet flushed. Raises ChannelError, or what the store raises.
+        """
+        answer = self._converse(link, {"command": "dump", "frozen_at": frozen_at})
+        manifest = answer.get("manifest")
+        if not isinstance(manifest, dict):
+            raise ChannelError(str(answer.get("error", "it sent no manifest")))
+        return manifest
+
+    def hand_out(
+        self,
+        link: socket.socket,
+        manifest: Mapping[str, Any],
+        names: Collection[str] | None,
+        summaries: bool = False,
+    ) -> Loaded:
+        """Have the process at the other end load variables (None: all). Raises ChannelError."""
+        answer = self._converse(
+            link,
+            {
+                "command": "load",
+                "manifest": dict(manifest),
+                "names": None if names is None else sorted(names),
+                "summaries": summaries,
+            },
+        )
+        if "error" in answer:
+            raise ChannelError(str(answer["error"]))
+        return Loaded(
+            [str(name) for name in answer.get("names", ())],
+            _pairs(answer.get("lost")),
+            _pairs(answer.get("notices")),
+            dict(answer.get("summaries") or {}),
+            [str(name) for name in answer.get("untried", ())],
+        )
+
+    def _converse(self, link: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask for something and serve blobs until it is done."""
+        answer: dict[str, Any] = {}
+
+        def heard(words: dict[str, Any]) -> bool:
+            answer.update(words)
+            return bool(words.get("done"))
+
+        link.settimeout(_SILENCE_S)
+        with contextlib.suppress(BrokenPipeError):  # it has ended: receiving says how
+            blob_channel.say(link, **request)
+        blob_channel.serve(link, self.store, heard)
+        return answer
+
+    def publish(self, manifest: Mapping[str, Any]) -> str:
+        """Bring a namespace onto the disk; return its name. Raises what the store raises."""
+        ref = self.store.save_manifest(dict(manifest))
+        self.store.flush()
+        return ref
+
+
+def without(manifest: Mapping[str, Any], lost: Collection[tuple[str, str]]) -> dict[str, Any]:
+    """The manifest after a trial has shown that these variables cannot be loaded."""
+    gone = {name for name, _ in lost}
+    # units are named by their places, so a bad one stays, with nothing in it
+    nothing = {"names": [], "needs": [], "stream": [], "buffers": [], "bytes": 0, "try": False}
+    units = [
+        {**unit, **nothing} if gone.intersection(unit["names"]) else unit
+        for unit in manifest["units"]
+    ]
+    return {**manifest, "units": units, "lost": [*manifest["lost"], *map(list, lost)]}
+
+
+def _pairs(value: Any) -> list[list[str]]:
+    return [[str(part) for part in one][:2] for one in value or () if len(one) >= 2]

@@ -1,0 +1,256 @@
+"""Engine ``image``: the exact process, all threads, on the disk.
+
+A copy of a frozen process writes itself down at low priority (native/image.c); the store keeps its
+memory by content (store/images.py). After everything was killed, or after a reboot, a small loader
+(native/loader.c) puts it back: the result is a frozen process again, for the engine ``fork`` to
+wake, copy and drop like any other.
+
+Keeps:  what ``fork`` keeps.
+Loses:  what ``fork`` loses, and memory policies, mlock, the page size of large pages.
+Needs:  the same kernel and processor, the files that were mapped, x86-64 or aarch64 with glibc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.fork import Command, ask, listen_at
+from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
+from kernel_runtime.sandbox.base import Sandbox
+from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.image_model import FileInUse, ImageUnusable, OpenImage, Written
+from kernel_runtime.store.images import ImageStore
+from kernel_runtime.timeline.model import Note
+
+LOADER: Final = Path(__file__).resolve().parents[1] / "native" / "timetravel-loader"
+CONTROL_FD: Final = 3
+"""The loader's end of the socket over which it is told what to load."""
+
+_LOAD: Final = struct.Struct("=IIiI")
+_LOADED: Final = struct.Struct("=iiII464s")
+_PATIENCE_S: Final = 60.0
+_CHUNK: Final = 4 << 20
+_LOST: Final = {
+    1: ("memory", "the program break was not put back: the heap grows elsewhere"),
+    2: ("process", "/proc/self/exe is the loader"),
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What the loader answered: the frozen process's pid, as seen inside, and what it lacks."""
+
+    pid: int
+    not_captured: list[Note]
+
+
+class ImageEngine:
+    """Write frozen processes to the store, and load them from there; see the module's docstring."""
+
+    name = "image"
+
+    def __init__(self, store: ImageStore, directory: Path) -> None:
+        """directory: where the frozen processes' sockets lie; private to the user, short."""
+        self._store = store
+        self._directory = directory
+        self._serial = 0
+        self._files = FileDigests()
+
+    async def write(
+        self,
+        frozen: Frozen,
+        root: str,
+        *,
+        base: str | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> Written:
+        """Write an image of a frozen process; it can be woken meanwhile.
+
+        root: that of its sandbox (`Sandbox.root`). base: ref of an image of the same session, the
+        last one best; what it holds already is not stored again. details: plain JSON for the
+        manifest. Raises CheckpointRefused; then nothing was stored.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with theirs:
+                await ask(frozen, Command.IMAGE, [theirs.fileno()])
+            files = self._files.at(root)
+            return await _in_thread(
+                ours, self._store.take_in, ours, files, base=base, details=details
+            )
+        except OSError as error:
+            raise CheckpointRefused(
+                f"The frozen process {frozen.pid} could not be written: "
+                f"{error.strerror or error}. The session runs on, and the checkpoint can be "
+                "restored as long as the kernel runs. The next checkpoint tries again."
+            ) from error
+        except StoreError as error:
+            raise CheckpointRefused(str(error)) from error
+        finally:
+            ours.close()
+
+    async def load(self, ref: str, sandbox: Sandbox, root: str, *, checkpoint: str) -> Frozen:
+        """Put an image back as a frozen process in this sandbox.
+
+        The files that the image refers to must be there again, and the ids of its process and
+        threads should be free: in a new sandbox, before anything else is started. Raises
+        RestoreFailed; then there is no process.
+        """
+        try:
+            image = await asyncio.to_thread(self._store.open, ref)
+        except StoreError as error:
+            raise RestoreFailed(str(error)) from error
+        with image:
+            try:
+                await asyncio.to_thread(self._files.check, image, root)
+            except StoreError as error:
+                raise RestoreFailed(str(error)) from error
+            self._serial += 1
+            listener, address = listen_at(self._directory / f"i{self._serial}")
+            try:
+                with listener:
+                    loaded = await self._load(image, sandbox, listener)
+            except BaseException:
+                os.unlink(address)
+                raise
+        return Frozen(checkpoint, loaded.pid, address, not_captured=loaded.not_captured)
+
+    async def _load(self, image: OpenImage, sandbox: Sandbox, listener: socket.socket) -> Loaded:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            try:
+                with theirs:
+                    await sandbox.spawn([str(LOADER)], {}, "/", {CONTROL_FD: theirs.fileno()})
+                await asyncio.to_thread(
+                    tell_loader,
+                    ours,
+                    image,
+                    listener.fileno(),
+                    0 if sandbox.ids_kept else os.getpid(),
+                    keep_ids=sandbox.ids_kept,
+                )
+                ours.setblocking(False)
+                loop = asyncio.get_running_loop()
+                answer = await asyncio.wait_for(loop.sock_recv(ours, _LOADED.size), _PATIENCE_S)
+            except (OSError, SandboxError, asyncio.TimeoutError) as error:
+                why = ImageUnusable(image.ref, f"the loader {LOADER} did not answer ({error})")
+                raise RestoreFailed(str(why)) from error
+        try:
+            return read_answer(image.ref, answer)
+        except ImageUnusable as error:
+            raise RestoreFailed(str(error)) from error
+
+
+async def _in_thread(
+    stream: socket.socket, function: Callable[..., Written], *args: Any, **kwargs: Any
+) -> Written:
+    """Run what reads the stream. When this is cancelled the stream ends, and it with that."""
+    work = asyncio.create_task(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError):
+            stream.shutdown(socket.SHUT_RDWR)
+        await asyncio.gather(work, return_exceptions=True)
+        raise
+
+
+def tell_loader(
+    control: socket.socket, image: OpenImage, listener: int, supervisor_pid: int, *, keep_ids: bool
+) -> None:
+    """Give the loader what it loads: plan, listening socket and page files. Raises OSError.
+
+    supervisor_pid: whom the frozen process obeys; see native/timetravel.h. keep_ids: in a pid
+    namespace of our own, where the old ids can be had.
+    """
+    # what was authenticated, not a file that somebody could still change
+    plan = os.memfd_create("plan", os.MFD_CLOEXEC)
+    try:
+        os.truncate(plan, len(image.plan))
+        with open(plan, "wb", closefd=False) as file:
+            file.write(image.plan)
+        request = _LOAD.pack(_LOAD.size, len(image.page_files), supervisor_pid, int(keep_ids))
+        socket.send_fds(control, [request], [plan, listener])
+        for fd in image.page_files:
+            socket.send_fds(control, [b"p"], [fd])
+    finally:
+        os.close(plan)
+
+
+def read_answer(ref: str, answer: bytes) -> Loaded:
+    """Understand what the loader said. Raises ImageUnusable."""
+    if len(answer) != _LOADED.size:
+        raise ImageUnusable(ref, "the loader ended without an answer")
+    error, pid, flags, _, text = _LOADED.unpack(answer)
+    what = text.rstrip(b"\0").decode("utf-8", "replace")
+    if error == errno.ENOEXEC:
+        raise ImageUnusable(ref, f"it is of another machine or version; {what}")
+    if error:
+        raise ImageUnusable(ref, f"{what}: {os.strerror(error)}")
+    return Loaded(pid, [Note(*note) for bit, note in _LOST.items() if flags & bit])
+
+
+class FileDigests:
+    """Digests of the files that images refer to, each read once as long as it is the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[FileInUse, str] = {}
+
+    def at(self, root: str) -> _FilesBelow:
+        """For files below that directory."""
+        return _FilesBelow(self, root)
+
+    def digest(self, used: FileInUse, root: str) -> str:
+        """The digest of a file. Raises OSError, also where it is not the same any more."""
+        known = self._known.get(used)
+        with open(root + used.path, "rb") as file:
+            if not used.is_same(os.fstat(file.fileno())):
+                raise OSError(errno.ESTALE, f"{used.path} changed meanwhile")
+            if known is not None:
+                return known
+            known = _digest(file.fileno())
+        self._known[used] = known
+        return known
+
+    def check(self, image: OpenImage, root: str) -> None:
+        """Raises ImageUnusable, naming the first file that is not what it was."""
+        for used in image.files:
+            try:
+                with open(root + used.path, "rb") as file:
+                    if used.is_same(os.fstat(file.fileno())):
+                        continue
+                    same = _digest(file.fileno()) == used.digest
+            except OSError as error:
+                cause = f"{used.path}, which it uses, cannot be read: {error.strerror}"
+                raise ImageUnusable(image.ref, cause) from error
+            if not same:
+                raise ImageUnusable(image.ref, f"{used.path}, which it uses, was replaced since")
+
+
+class _FilesBelow:
+    def __init__(self, digests: FileDigests, root: str) -> None:
+        self._digests = digests
+        self._root = root
+
+    def __call__(self, used: FileInUse) -> str:
+        return self._digests.digest(used, self._root)
+
+
+def _digest(fd: int) -> str:
+    found = blake2b(digest_size=32)
+    at = 0
+    while data := os.pread(fd, _CHUNK, at):
+        found.update(data)
+        at += len(data)
+    return found.hexdigest()

@@ -1,0 +1,31 @@
+"""Reducers for objects that hold the outside world or live in libraries: imported to register."""
+
+from kernel_runtime.executor.namespace.reducers import (
+    caches,
+    databases,
+    figures,
+    files,
+    images,
+    iterators,
+    locks,
+    logs,
+    plain,
+    refused,
+    tensors,
+    weak,
+)
+
+__all__ = [
+    "caches",
+    "databases",
+    "figures",
+    "files",
+    "images",
+    "iterators",
+    "locks",
+    "logs",
+    "plain",
+    "refused",
+    "tensors",
+    "weak",
+]

@@ -1,0 +1,332 @@
+"""Durable checkpoints: the portable copy of the namespace, made in the background.
+
+A copy of the frozen process pickles (kernel_runtime.executor.copies), so the live session is
+neither paused nor slowed; a scratch process loads what is new once, before the capture is called
+ready. One at a time: where cells come faster, automatic checkpoints between are skipped, never a
+manual or a pinned one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from kernel_runtime.blob_channel import ChannelError
+from kernel_runtime.engines.dill.engine import NAME, DillEngine, Loaded
+from kernel_runtime.errors import CheckpointRefused, RestoreFailed, RestoreRefused
+from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.namespaces import NamespaceStore
+from kernel_runtime.supervisor.scratch import Scratch
+from kernel_runtime.timeline.model import Capture, Checkpoint, Note
+
+if TYPE_CHECKING:
+    from kernel_runtime.supervisor.executors import Executor
+    from kernel_runtime.supervisor.session import Session
+
+_QUIET_S: Final = 0.5
+"""Seconds without a cell that policy ``idle`` waits for."""
+
+_LOOK_S: Final = 0.1
+"""Seconds between two looks whether cells have paused."""
+
+_TRIES: Final = 3
+"""A restore in between can end the process that is written; then it is tried again."""
+
+_EMPTY: Final = ("start", "restart")
+"""Reasons of checkpoints of a fresh process, which holds nothing."""
+
+KIND: Final = "namespace"
+
+
+class Durability:
+    """Makes and loads the namespace captures of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="durable", initializer=_be_nice)
+        self._asked: deque[str] = deque()
+        self._newest: str | None = None
+        self._last = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: dict[str, asyncio.Future[Capture]] = {}
+        self._stopping = False
+        self._hurry = asyncio.Event()
+        self._engine: DillEngine | None = None
+        self.problem = ""
+        self.scratch = Scratch(session)
+        self.copies: set[int] = set()
+        """Pids, inside, of processes that are being written or tried, which a restore leaves."""
+        self.starting = asyncio.Lock()
+        """Held while one of them starts, so that its pid is known before a restore kills others."""
+
+    @property
+    def engine(self) -> DillEngine:
+        """Raises RestoreRefused where there is no store."""
+        if self._engine is None:
+            directory = self._session.persistence.directory
+            if directory is None:
+                raise RestoreRefused(
+                    f"There is no store: {self._session.persistence.problem} Nothing was changed."
+                )
+            self._engine = DillEngine(NamespaceStore(directory))
+        return self._engine
+
+    # Which, and when
+
+    def after_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint was made, labelled or pinned: note whether it is to be written."""
+        capture = checkpoint.capture(KIND)
+        if self._stopping or self._session.persistence.directory is None:
+            return
+        if checkpoint.id not in self._session.frozen:
+            return
+        if capture is not None and capture.state == "ready":
+            return
+        if checkpoint.is_kept and checkpoint.reason != "safety":
+            if checkpoint.id not in self._asked:
+                self._asked.append(checkpoint.id)
+        elif self._session.config.durability != "manual" and checkpoint.reason not in _EMPTY:
+            self._newest = checkpoint.id
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._hurry.set()
+        if self._task is None or self._task.done():
+            self._task = self._session.background(self._rounds())
+
+    async def _rounds(self) -> None:
+        while not self._stopping and (id := await self._next()) is not None:
+            await self._write(id)
+            if self._session.images.wanted() and not self._stopping:
+                await self._session.images.write(id)
+
+    async def _next(self) -> str | None:
+        """Wait until one is due; return its id, or None if there is none."""
+        config = self._session.config
+        while not self._stopping:
+            self._hurry.clear()
+            if self._asked:
+                return self._asked.popleft()
+            if self._newest is None:
+                return None
+            due = self._last + config.durability_interval - time.monotonic()
+            if due <= 0 and (config.durability == "every" or await self._is_quiet()):
+                id, self._newest = self._newest, None
+                return id
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), max(due, _LOOK_S))
+        return None
+
+    async def _is_quiet(self) -> bool:
+        end = time.monotonic() + _QUIET_S
+        while time.monotonic() < end:
+            if not self._session.router.idle:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    async def now(self, checkpoint: Checkpoint) -> Capture:
+        """The namespace capture of a checkpoint, made first if need be.
+
+        Raises RestoreRefused: there is none and none can be made.
+        """
+        capture = checkpoint.capture(KIND)
+        if capture is not None and capture.state == "ready":
+            return capture
+        if checkpoint.id not in self._session.frozen:
+            why = (capture.error or capture.state) if capture else "its process is gone"
+            raise RestoreRefused(
+                f"The variables of #{checkpoint.number} are not held: {why}. Nothing was changed."
+            )
+        future = self._waiting.get(checkpoint.id)
+        if future is None:
+            future = asyncio.get_running_loop().create_future()
+            self._waiting[checkpoint.id] = future
+            self._asked.appendleft(checkpoint.id)
+            self._go_on()
+        capture = await asyncio.shield(future)
+        if capture.state != "ready":
+            raise RestoreRefused(
+                f"The variables of #{checkpoint.number} could not be written: {capture.error}. "
+                "Nothing was changed."
+            )
+        return capture
+
+    # Writing
+
+    async def _write(self, id: str) -> None:
+        """Make one capture. Never raises: what failed is noted on the checkpoint."""
+        self._last = time.monotonic()
+        self._note(id, Capture(KIND, NAME, "pending"))
+        capture = Capture(KIND, NAME, "failed", error="the kernel ended before it was ready")
+        try:
+            capture = await self._captured(id)
+        except Exception as error:  # a full disk, a damaged store: the session runs on
+            capture = Capture(KIND, NAME, "failed", error=str(error))
+            self._session.log.warning("The namespace could not be written: %s", error)
+        finally:
+            if capture.state != "ready":
+                self._note(id, capture)
+            future = self._waiting.pop(id, None)
+            if future is not None and not future.done():
+                future.set_result(capture)
+
+    async def _captured(self, id: str) -> Capture:
+        """The capture, noted if it is ready; tried again where a restore came in between."""
+        session = self._session
+        for left in reversed(range(_TRIES)):
+            try:
+                # until its name is in the database, no sweep may take what it is made of
+                with self.engine.store.writing():
+                    capture = await self._capture(id)
+                    self._note(id, capture)
+                    await session.published(id)
+                return capture
+            except (ChannelError, CheckpointRefused) as error:
+                if id not in session.frozen or self._stopping or not left:
+                    return Capture(KIND, NAME, "failed", error=str(error))
+        raise AssertionError("unreachable")
+
+    def _note(self, id: str, capture: Capture) -> None:
+        """Put a capture on its checkpoint, in the store and before everybody."""
+        session = self._session
+        if id in session.timeline:
+            session.timeline.set_capture(id, capture)
+            session.save_changed(id)
+
+    async def _capture(self, id: str) -> Capture:
+        """Raises ChannelError or CheckpointRefused; that may be different another time."""
+        started = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        store = self.engine.store
+        added = store.put_bytes
+        frozen_at = self._session.timeline[id].created_at.timestamp()
+        async with self._copy(id) as link:
+            manifest = await loop.run_in_executor(
+                self._worker, self.engine.take_in, link, frozen_at
+            )
+        manifest = await self.scratch.tried(self.engine, self._worker, manifest)
+        ref = await loop.run_in_executor(self._worker, self.engine.publish, manifest)
+        return Capture(
+            KIND,
+            NAME,
+            "ready",
+            bytes=sum(unit["bytes"] for unit in manifest["units"]),
+            ref=ref,
+            not_captured=tuple(Note("variable", name, why) for name, why in manifest["lost"]),
+            details={
+                "notices": manifest["notices"],
+                "hash_seed": manifest.get("hash_seed"),
+                "stored_bytes": store.put_bytes - added,
+                "took_ms": (time.perf_counter() - started) * 1e3,
+            },
+        )
+
+    @contextlib.asynccontextmanager
+    async def _copy(self, id: str) -> AsyncIterator[socket.socket]:
+        """A copy of a frozen process, ready to be asked. Raises CheckpointRefused."""
+        session = self._session
+        frozen = session.frozen.get(id)
+        if frozen is None:
+            raise CheckpointRefused("its frozen process is gone")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        pid = 0
+        try:
+            with ours:
+                with theirs, open(os.devnull, "r+b") as null:
+                    fds = [theirs.fileno(), null.fileno(), null.fileno()]
+                    async with self.starting:
+                        pid = await session.engine.copy(frozen, fds)
+                        self.copies.add(pid)
+                yield ours
+        finally:
+            if pid:
+                await session.sandbox.signal(pid, signal.SIGKILL, group=False)
+                self.copies.discard(pid)
+
+    # Reading
+
+    async def manifest(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """What its capture holds, verified. Raises RestoreRefused; nothing was changed."""
+        session = self._session
+        capture = session.timeline[checkpoint.id].capture(KIND)
+        assert capture is not None and capture.ref is not None
+        engine, ref = self.engine, capture.ref
+        try:
+            await session.persistence.authenticate(
+                session.timeline, session.timeline[checkpoint.id]
+            )
+            return await asyncio.to_thread(engine.store.manifest, ref)
+        except Exception as error:  # missing, damaged, not ours
+            raise RestoreRefused(
+                f"The saved variables cannot be read: {error} Nothing was changed."
+            ) from error
+
+    async def load(
+        self,
+        executor: Executor,
+        manifest: Mapping[str, Any],
+        names: Collection[str] | None = None,
+    ) -> Loaded:
+        """Bring variables (None: the whole session) into a process. Raises RestoreFailed."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with ours:
+            with theirs:
+                doing = asyncio.ensure_future(executor.load_namespace(theirs.fileno()))
+                await asyncio.sleep(0)  # the descriptor is on its way before it is closed here
+            try:
+                loaded = await asyncio.to_thread(self.engine.hand_out, ours, manifest, names)
+                await doing
+            except (ChannelError, OSError) as error:
+                doing.cancel()
+                raise RestoreFailed(f"The variables could not be loaded: {error}") from error
+        return loaded
+
+    async def load_in_scratch(self, manifest: Mapping[str, Any]) -> Loaded:
+        """Load a whole session in a process of its own. Raises ChannelError, CheckpointRefused."""
+        return await self.scratch.in_process(self.engine, self._worker, manifest, None, True)
+
+    async def sweep(self) -> None:
+        """Delete what no checkpoint of any timeline needs any more. Never raises."""
+        persistence = self._session.persistence
+        if persistence.directory is None:
+            return
+        try:
+            await asyncio.to_thread(self.engine.store.sweep, persistence.namespaces)
+        except (StoreError, OSError) as error:
+            self._session.log.warning("Saved variables were not swept: %s", error)
+
+    # The end
+
+    async def stop(self) -> None:
+        """Finish what is being written, and the head, if that does not take long."""
+        task = self._task
+        if task is not None and not task.done():
+            self._last = 0.0
+            self._hurry.set()
+            with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError):
+                await asyncio.wait_for(asyncio.shield(task), self._session.config.durability_at_end)
+        self._stopping = True
+        if task is not None and not task.done():
+            task.cancel()
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+
+def _be_nice() -> None:
+    """Of a thread of ours: on Linux each has a nice value of its own (setpriority(2))."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 19)
+
+
+def lost_lines(loaded: Loaded) -> list[str]:
+    """What a restore from the portable copy says about what is not as it was."""
+    lines = [f"not brought back: {name}: {why}" for name, why in loaded.lost]
+    return lines + [f"{name}: {text}" for name, text in loaded.notices]

@@ -1,0 +1,206 @@
+"""The copy on the disk: written in the background, it outlives process, kernel and supervisor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.durable_world import durable, kill, namespace, timeline
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> dict[str, Any]:
+    """What starts a kernel of one notebook, again and again."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "n.ipynb").write_text("{}")
+    return {"cwd": work, "env": {"JPY_SESSION_NAME": str(work / "n.ipynb")}}
+
+
+SESSION = """
+import random, numpy as np
+random.seed(7); random.random()
+a = np.arange(6.0); view = a[::2]
+class Account:
+    made = 0
+    def __init__(self, name): self.name = name; Account.made += 1
+mine = Account('mine'); both = [mine, mine]
+def double(x): return factor * x
+factor = 2
+words = {'alpha', 'beta', 'gamma', 'delta'}; order = list(words)
+"""
+CHECK = """
+a[0] = 9
+print(view[0], both[0] is both[1] is mine, isinstance(mine, Account), Account('b').made)
+factor = 5; print(double(2), list(words) == order, round(random.random(), 6))
+"""
+
+
+def test_after_kill_of_everything_the_session_goes_on(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    first = start_notebook(**document)
+    first.run(SESSION)
+    first.run("%checkpoint --label good")
+    capture = durable(first, 2)
+    assert capture["state"] == "ready" and not capture["not_captured"], capture
+    expected = first.run(CHECK).out
+    kill(first)
+
+    second = start_notebook(**document)
+    told = second.run("1").text("stderr")
+    assert "%timetravel resume" in told
+    assert second.run("a", ok=False).error.startswith("NameError")
+    text = second.run("%restore good").out
+    assert text.startswith("restored #2") and "a fresh one has the variables" in text
+    assert second.run(CHECK).out == expected
+    # and that restore can be undone like any other
+    second.run("%restore --undo")
+    assert second.run("'a' in dir()").result == "False"
+
+
+def test_resume_leaves_files_alone(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    first = start_notebook("--Supervisor.durability_interval=0", **document)
+    first.run("x = [1]; y = x; open('f', 'w').write('old')")
+    durable(first, 1)
+    kill(first)
+    (document["cwd"] / "f").write_text("edited since")
+    second = start_notebook("--Supervisor.resume=auto", **document)
+    cell = second.run("y.append(2); print(x)")
+    assert cell.out == "[1, 2]" and "restored #1" in cell.text("stderr")
+    assert (document["cwd"] / "f").read_text() == "edited since"
+
+
+def test_shutdown_writes_what_is_not_written_yet(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    first = start_notebook(
+        "--Supervisor.durability_interval=600", "--Supervisor.durability_at_end=60", **document
+    )
+    first.run("early = 1")
+    first.run("late = 2")
+    first.head()
+    first.manager.shutdown_wait_time = 60.0
+    first.manager.shutdown_kernel()
+    second = start_notebook(**document)
+    second.run("%timetravel resume")
+    assert second.run("early, late").result == "(1, 2)"
+
+
+def test_policies(start_notebook: Callable[..., Any], document: dict[str, Any]) -> None:
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    notebook.run("x = 1")
+    notebook.run("%checkpoint kept")
+    assert durable(notebook, 2)["state"] == "ready"
+    assert namespace(notebook.command("get", checkpoint=1)["checkpoint"])["state"] is None
+    notebook.command("pin", checkpoint=1)
+    assert durable(notebook, 1)["state"] == "ready"
+    assert "durable" in timeline(notebook)
+
+
+def test_what_cannot_be_kept_is_named_and_costs_only_itself(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    notebook = start_notebook(**document)
+    notebook.run("data = [1]; nested = {'ok': data, 'bad': (i for i in 'ab')}\ngood = {'d': data}")
+    capture = durable(notebook, 1)
+    assert [note["subject"] for note in capture["not_captured"]] == ["nested"]
+    assert "generator" in capture["not_captured"][0]["detail"]
+    assert "without nested" in timeline(notebook)
+    # the process still has it
+    notebook.run("%restore 1")
+    assert notebook.run("next(nested['bad'])").result == "'a'"
+    kill(notebook)
+    second = start_notebook(**document)
+    assert "not brought back: nested" in second.run("%restore 1").out
+    assert second.run("data.append(2); good").result == "{'d': [1, 2]}"
+    assert second.run("nested", ok=False).error.startswith("NameError")
+
+
+def test_single_variables_into_the_present(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    notebook.run("rows = [1, 2]; same = rows; other = 'old'; class_ = type('C', (), {})")
+    notebook.run("rows.append(3); other = 'new'; later = 1")
+    text = notebook.run("%restore 1 --vars rows,same").out
+    assert text.startswith("rows, same as they were at #1")
+    check = "rows.append('x'); print(rows, same is rows, other, later)"
+    assert notebook.run(check).out == "[1, 2, 'x'] True new 1"
+    notebook.run("%restore --undo")
+    assert notebook.run("rows, other").result == "([1, 2, 3], 'new')"
+    assert "no variable 'nothing'" in notebook.run("%restore 1 --vars nothing", ok=False).error
+    reply = notebook.run("%restore 1 --vars x --only files", ok=False).reply
+    assert reply["ename"] == "UsageError" and "--vars goes with" in reply["evalue"]
+    brought = notebook.command("bring", checkpoint=1, names=["other"])
+    assert brought["names"] == ["other"] and notebook.run("other").result == "'old'"
+
+
+def test_verified(start_notebook: Callable[..., Any], document: dict[str, Any]) -> None:
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    notebook.run("x = list(range(5)); text = 'abc' * 100")
+    notebook.run("%checkpoint one")
+    durable(notebook, 2)
+    assert "all held" in notebook.run("%timetravel verify").out
+    record = notebook.command("get", checkpoint=2)["checkpoint"]
+    assert namespace(record)["verified_at"]
+    assert "verified" in notebook.run("%timeline 2").out
+
+
+def test_a_copy_is_not_the_session(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    """What pickling runs reaches neither files nor the network nor the session."""
+    notebook = start_notebook(**document)
+    notebook.run(
+        "import os, socket\n"
+        "class Nosy:\n"
+        "    def __getstate__(self):\n"
+        "        tried = []\n"
+        "        for name, act in (('file', lambda: open('written', 'w')),\n"
+        "                          ('net', lambda: socket.create_connection(('::1', 9), 1)),\n"
+        "                          ('kill', lambda: os.kill(os.getppid(), 0)),\n"
+        "                          ('run', lambda: os.system('true') and 1 / 0)):\n"
+        "            try: act(); tried.append(name + ' worked')\n"
+        "            except ConnectionRefusedError: tried.append(name + ' reached')\n"
+        "            except (OSError, ZeroDivisionError): tried.append(name + ' refused')\n"
+        "        return {'tried': tried}\n"
+        "n = Nosy()"
+    )
+    assert durable(notebook, 1)["state"] == "ready"
+    assert not (document["cwd"] / "written").exists()
+    kill(notebook)
+    second = start_notebook(**document)
+    second.run("%restore 1")
+    assert set(second.run("print(*n.tried, sep='|')").out.split("|")) == {
+        "file refused",
+        "net refused",
+        "kill refused",
+        "run refused",
+    }
+
+
+def test_retention_keeps_the_newest_and_what_was_asked_for(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    settings = ("--Supervisor.keep_last=5", "--Supervisor.keep_hourly=0")
+    notebook = start_notebook(*settings, "--Supervisor.keep_daily=0", **document)
+    notebook.run("x = 0")
+    notebook.run("%checkpoint kept")
+    for _ in range(8):
+        notebook.run("x += 1")
+    end = time.monotonic() + 60
+    while True:
+        left = [c["number"] for c in notebook.command("list")["checkpoints"]]
+        if len(left) < 9:
+            break
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
+    assert 2 in left and left[-1] == 10 and 1 not in left
+    assert notebook.run("%restore 2\n").status == "ok" and notebook.run("x").result == "0"
