@@ -2,7 +2,7 @@
 import { Dialog, InputDialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { DiffBody, IChoice, PreviewBody } from './diff';
+import { DiffBody, IChoice, PreviewBody, ReplayBody } from './diff';
 import { ISubject } from './follow';
 import { holds, ICheckpoint, IRestored, ISettings, Only } from './tokens';
 
@@ -30,15 +30,16 @@ export class Actions {
     }
     await this._attempt(async () => {
       const knowsCells = only === null && (document?.has(record) ?? false);
+      let compensate = false;
       let notebook = knowsCells && this._settings.now.restoreNotebook;
       if (this._settings.now.preview) {
         const choice = await this._ask(subject, record, only, knowsCells ? notebook : null);
         if (choice === null) {
           return;
         }
-        notebook = choice.notebook;
+        ({ notebook, compensate } = choice);
       }
-      const result = await timeline.restore(record, only);
+      const result = await timeline.restore(record, only, compensate);
       if (notebook) {
         document!.putBack(record);
       }
@@ -153,8 +154,30 @@ export class Actions {
 
   async bring(subject: ISubject, record: ICheckpoint, names: string[]): Promise<void> {
     await this._attempt(async () => {
-      const text = await subject.timeline.bring(record, names);
-      this._tell('success', text, () => this.undo(subject));
+      const { text, safety } = await subject.timeline.bring(record, names);
+      this._tell('success', text, () =>
+        this._attempt(async () => {
+          this._tellRestored(subject, await subject.timeline.restore(safety), false);
+        })
+      );
+    });
+  }
+
+  async replay(subject: ISubject, record: ICheckpoint): Promise<void> {
+    await this._attempt(async () => {
+      const plan = await subject.timeline.replay(record, true);
+      const answer = await showDialog({
+        title: this._trans.__('Replay from #%1?', record.number),
+        body: new ReplayBody(plan, this._trans),
+        buttons: [
+          Dialog.cancelButton({ label: this._trans.__('Cancel') }),
+          Dialog.okButton({ label: this._trans.__('Replay') })
+        ]
+      });
+      if (answer.button.accept) {
+        const { text } = await subject.timeline.replay(record, false);
+        this._tell('success', text, () => this.undo(subject));
+      }
     });
   }
 
