@@ -40,29 +40,27 @@ export class Actions {
         ({ notebook, compensate } = choice);
       }
       const result = await timeline.restore(record, only, compensate);
-      if (notebook) {
-        document!.putBack(record);
-      }
-      this._tellRestored(subject, result, notebook);
+      const takeBack = notebook ? document!.putBack(record) : null;
+      this._tellRestored(subject, result, takeBack);
     });
   }
 
   async undo(subject: ISubject): Promise<void> {
     await this._attempt(async () => {
-      this._tellRestored(subject, await subject.timeline.undo(), false);
+      this._tellRestored(subject, await subject.timeline.undo());
     });
   }
 
   async resume(subject: ISubject): Promise<void> {
     await this._attempt(async () => {
-      this._tellRestored(subject, await subject.timeline.resume(), false);
+      this._tellRestored(subject, await subject.timeline.resume());
     });
   }
 
   /** Put the cells back as they were; the kernel stays where it is. */
   asItWas(subject: ISubject, record: ICheckpoint): void {
-    const { document } = subject;
-    if (!document?.putBack(record)) {
+    const takeBack = subject.document?.putBack(record) ?? null;
+    if (takeBack === null) {
       this._tell(
         'warning',
         this._trans.__(
@@ -72,8 +70,10 @@ export class Actions {
       );
       return;
     }
-    this._tell('success', this._trans.__('The cells are as they were at #%1.', record.number), () =>
-      document.undoPutBack()
+    this._tell(
+      'success',
+      this._trans.__('The cells are as they were at #%1.', record.number),
+      takeBack
     );
   }
 
@@ -157,7 +157,7 @@ export class Actions {
       const { text, safety } = await subject.timeline.bring(record, names);
       this._tell('success', text, () =>
         this._attempt(async () => {
-          this._tellRestored(subject, await subject.timeline.restore(safety), false);
+          this._tellRestored(subject, await subject.timeline.restore(safety));
         })
       );
     });
@@ -190,7 +190,7 @@ export class Actions {
   /** Somebody else, or a cell, went back: it is said once, with its undo. */
   tellOthers(subject: ISubject, result: IRestored): void {
     if (this._settings.now.notify) {
-      this._tellRestored(subject, result, false);
+      this._tellRestored(subject, result);
     }
   }
 
@@ -224,14 +224,17 @@ export class Actions {
     return choice;
   }
 
-  private _tellRestored(subject: ISubject, result: IRestored, notebook: boolean): void {
+  /** takeBack: undoes what was done to the notebook's cells with it. */
+  private _tellRestored(
+    subject: ISubject,
+    result: IRestored,
+    takeBack: (() => void) | null = null
+  ): void {
     const name = subject.widget.title.label;
     const text = `${name}: ${result.text}`;
     this._tell('success', text, async () => {
       await this.undo(subject);
-      if (notebook) {
-        subject.document?.undoPutBack();
-      }
+      takeBack?.();
     });
   }
 

@@ -116,6 +116,15 @@ def test_the_notebook_as_it_was(person: Notebook, server: Server) -> None:
     person.expect(person.cell(0)).to_contain_text("second 2")
     person.expect(person.cell(1)).to_contain_text("# my notes")
 
+    # the undo of the notification takes back both
+    person.restore(1, cells=True)
+    person.expect(cells).to_have_count(3)
+    person.notified("restored #1").get_by_text("Undo").click()
+    person.expect(cells).to_have_count(2)
+    person.expect(person.cell(0)).to_contain_text("# half")
+    person.expect(person.cell(1)).to_contain_text("# my notes")
+    person.undone(0)
+
 
 def test_by_hand(person: Notebook, server: Server) -> None:
     """A checkpoint with a comment, a label, a pin, a comparison, a deletion; and by keyboard."""
