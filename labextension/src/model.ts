@@ -205,6 +205,11 @@ export class Timeline extends Tree {
       .sort((a, b) => Number(b.name === KERNEL) - Number(a.name === KERNEL));
   }
 
+  /** The name of the kernel that was there, or that the document asks for. */
+  get lastKernel(): string {
+    return this.context.kernelPreference.name ?? KERNEL;
+  }
+
   async switchKernel(name: string): Promise<void> {
     await this.context.changeKernel({ name });
   }
