@@ -251,8 +251,8 @@ export class Timeline extends Tree {
       // the next kernel knows of no subscription
       this.running = null;
       this._stale = true;
-      if (status === 'dead' || status === 'terminating') {
-        this._reset('absent');
+      if (status === 'dead') {
+        this._reset('absent'); // one that is ended by hand is gone when kernelChanged says so
         return;
       }
       this._emit();
