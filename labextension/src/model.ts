@@ -4,7 +4,6 @@ import { Kernel, KernelMessage } from '@jupyterlab/services';
 import { JSONObject } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { pathOf } from './graph';
 import { eventOf, request, speaks } from './protocol';
 import {
   ICheckpoint,
@@ -17,6 +16,7 @@ import {
   Only,
   PROVISIONER
 } from './tokens';
+import { Tree } from './tree';
 
 /**
  * absent: there is no kernel. connecting: it has not answered yet. unmanaged: it has no time travel.
@@ -36,8 +36,9 @@ export interface IOutcome {
   ours: boolean;
 }
 
-export class Timeline {
+export class Timeline extends Tree {
   constructor(readonly context: ISessionContext) {
+    super();
     context.kernelChanged.connect(this._onKernel, this);
     context.statusChanged.connect(this._onStatus, this);
     context.iopubMessage.connect(this._onMessage, this);
@@ -71,65 +72,7 @@ export class Timeline {
   running: IRunning | null = null;
   /** What the kernel said of itself that is worth a line. */
   notice = '';
-  head: string | null = null;
-  readonly records = new Map<string, ICheckpoint>();
-  readonly parents = new Map<string, string | null>();
   isDisposed = false;
-
-  /** The ids of the present and of all that it descends from. */
-  get path(): Set<string> {
-    if (this._path === null) {
-      this._path = pathOf(this.head, this.parents);
-    }
-    return this._path;
-  }
-
-  /** By cell: the checkpoint made last of it, on the present branch or, failing that, at all. */
-  get runs(): Map<string, ICheckpoint> {
-    if (this._runs !== null) {
-      return this._runs;
-    }
-    const runs = new Map<string, ICheckpoint>();
-    for (const record of this.records.values()) {
-      const id = record.coordinate.cell_id;
-      if (id === null || record.reason !== 'cell') {
-        continue;
-      }
-      const other = runs.get(id);
-      const isPresent = this.path.has(record.id);
-      const isBetter =
-        other === undefined ||
-        (isPresent === this.path.has(other.id) ? record.number > other.number : isPresent);
-      if (isBetter) {
-        runs.set(id, record);
-      }
-    }
-    this._runs = runs;
-    return runs;
-  }
-
-  /** The checkpoint from which the newest run of a cell started, or null. */
-  beforeCell(cellId: string): ICheckpoint | null {
-    const own = this.runs.get(cellId);
-    const parent = own === undefined ? null : (this.parents.get(own.id) ?? null);
-    return parent === null ? null : (this.records.get(parent) ?? null);
-  }
-
-  /** What `resume` would bring back: variables on the disk, in a kernel that holds no memory yet. */
-  get resumable(): ICheckpoint | null {
-    let found: ICheckpoint | null = null;
-    for (const record of this.records.values()) {
-      for (const { kind, state } of record.captures) {
-        if (kind === 'process' && (state === 'ready' || state === 'pending')) {
-          return null;
-        }
-        if (kind === 'namespace' && state === 'ready' && record.number > (found?.number ?? -1)) {
-          found = record;
-        }
-      }
-    }
-    return found;
-  }
 
   /** Go back. Throws Refused or Unanswered; `restored` is emitted when the kernel says so. */
   async restore(record: ICheckpoint, only: Only = null): Promise<IRestored> {
@@ -215,7 +158,7 @@ export class Timeline {
       if (isLate()) {
         return;
       }
-      this._fill(listing);
+      this.fill(listing);
       this.state = 'ready';
       const waiting = this._waiting;
       this._waiting = null;
@@ -325,17 +268,17 @@ export class Timeline {
     const record = event.checkpoint ?? null;
     switch (event.event) {
       case 'checkpoint_created':
-        this._put(record!);
+        this.put(record!);
         if (record!.is_head) {
-          this._setHead(record!.id);
+          this.setHead(record!.id);
         }
         this._created.emit(record!);
         break;
       case 'checkpoint_changed':
-        this._put(record!);
+        this.put(record!);
         break;
       case 'checkpoint_deleted':
-        this._delete(event.id!);
+        this.delete(event.id!);
         break;
       case 'restore_started':
         this.running = { record: record!, step: 'plan' };
@@ -355,8 +298,8 @@ export class Timeline {
         this.running = null;
         this.notice = event.text ?? '';
         if (record !== null) {
-          this._put(record);
-          this._setHead(record.id);
+          this.put(record);
+          this.setHead(record.id);
         }
         break;
     }
@@ -369,56 +312,19 @@ export class Timeline {
     }
     this._lastRestore = key;
     this.running = null;
-    this._put(result.checkpoint);
+    this.put(result.checkpoint);
     if (result.checkpoint.is_head) {
-      this._setHead(result.checkpoint.id);
+      this.setHead(result.checkpoint.id);
     }
     this._restored.emit({ result, ours: this._ours > 0 });
     this._emit();
-  }
-
-  private _fill(listing: IListing): void {
-    this.records.clear();
-    this.parents.clear();
-    listing.checkpoints.forEach(record => this.records.set(record.id, record));
-    Object.entries(listing.parents).forEach(([id, parent]) => this.parents.set(id, parent));
-    this._setHead(listing.head);
-  }
-
-  private _put(record: ICheckpoint): void {
-    this.records.set(record.id, record);
-    this.parents.set(record.id, record.parent);
-    this._path = this._runs = null;
-  }
-
-  private _setHead(id: string | null): void {
-    this.head = id;
-    this._path = this._runs = null;
-  }
-
-  private _delete(id: string): void {
-    const parent = this.parents.get(id) ?? null;
-    this.records.delete(id);
-    this.parents.delete(id);
-    this.parents.forEach((value, child) => {
-      if (value === id) {
-        this.parents.set(child, parent);
-        const record = this.records.get(child);
-        if (record) {
-          this.records.set(child, { ...record, parent });
-        }
-      }
-    });
-    this._path = this._runs = null;
   }
 
   private _reset(state: State): void {
     this.state = state;
     this.problem = this.notice = '';
     this.running = null;
-    this.records.clear();
-    this.parents.clear();
-    this._setHead(null);
+    this.fill({ checkpoints: [], parents: {}, head: null });
     this._sequence = 0;
     this._waiting = null;
     this._emit();
@@ -434,8 +340,6 @@ export class Timeline {
   private _created = new Signal<this, ICheckpoint>(this);
   private _restored = new Signal<this, IOutcome>(this);
   private _leaving = new Signal<this, void>(this);
-  private _path: Set<string> | null = null;
-  private _runs: Map<string, ICheckpoint> | null = null;
   private _waiting: IEvent[] | null = null;
   private _sequence = 0;
   private _round = 0;

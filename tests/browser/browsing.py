@@ -163,5 +163,6 @@ class Notebook:
 
     def undone(self, count: int) -> None:
         """Wait until so many cells are marked as undone."""
-        self.page.locator(f'.jp-NotebookPanel[data-timetravel-undone="{count}"]').wait_for()
+        front = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+        self.page.locator(f'{front}[data-timetravel-undone="{count}"]').wait_for()
         self.expect(self.page.locator(".jp-TimeTravel-undone")).to_have_count(count)

@@ -91,6 +91,7 @@ def test_the_notebook_as_it_was(person: Notebook, server: Server) -> None:
     person.page.keyboard.press("d")  # the first cell is gone
     person.page.keyboard.press("b")  # and a new one is there, never run
     person.page.keyboard.press("Enter")
+    person.page.locator(".jp-Cell.jp-mod-active .cm-editor.cm-focused").wait_for()
     person.page.keyboard.type("# my notes")
     person.cell(0).locator(".cm-content").click()
     person.page.keyboard.press("Control+End")
@@ -232,10 +233,13 @@ def test_a_thousand_checkpoints(person: Notebook, server: Server) -> None:
     person.show_panel()
     person.run(0, "n 0")
     person.row(1, head="true").wait_for()
+    person.page.goto("about:blank")  # faster: the kernel goes on
     newest = max(server.runtime.glob("kernel-*.json"), key=lambda file: file.stat().st_mtime)
     with Client.from_connection_file(str(newest)) as session:
         for number in range(2, 1001):
             session.checkpoint(f"by hand {number}")
+    person.open("lab", path, 1)
+    person.show_panel()
     rows = person.panel.locator('.jp-TimeTravel-rows[data-count="1001"]')
     rows.wait_for()
     assert person.panel.locator(".jp-TimeTravel-row").count() < 80
