@@ -77,9 +77,9 @@ class ImageEngine:
     ) -> Written:
         """Write an image of a frozen process; it can be woken meanwhile.
 
-        root: that of its sandbox (`Sandbox.root`). base: ref of an image of the same session, the last one best; what
-        it holds already is not stored again. details: plain JSON for the manifest. Raises
-        CheckpointRefused; then nothing was stored.
+        root: that of its sandbox (`Sandbox.root`). base: ref of an image of the same session, the
+        last one best; what it holds already is not stored again. details: plain JSON for the
+        manifest. Raises CheckpointRefused; then nothing was stored.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -137,7 +137,9 @@ def test_goes_on_in_another_sandbox(
         for turn in range(3):
             await sandbox.close()
             sandbox = await new_sandbox(kind)
-            loaded = await images.load(written.ref, sandbox, sandbox.root, checkpoint=frozen.checkpoint)
+            loaded = await images.load(
+                written.ref, sandbox, sandbox.root, checkpoint=frozen.checkpoint
+            )
             target = await wake(fork, loaded)
             assert target.ask({"value": "next(half)"}) == 5 + turn
             assert target.ask({"value": "os.getpid()"}) == pid or not sandbox.ids_kept
