@@ -58,7 +58,7 @@ def copy_and_hash(size: int) -> float:
 def fresh_kernel() -> float:
     def once() -> None:
         manager, client = start_new_kernel(kernel_name="python3")
-        client.execute_interactive("1")
+        client.execute("1", reply=True)
         client.stop_channels()
         managers.append(manager)
 
