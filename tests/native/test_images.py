@@ -182,3 +182,25 @@ def test_what_is_stored(world: World, images: Images) -> None:
     assert woken.value("[ones.count(b'1'), copy == data, more.count(b'1')]") == [
         (16 << 20) - 1, True, 8 << 20
     ]  # fmt: skip
+
+
+def test_other_frozen_processes(world: World, images: Images) -> None:
+    """One that was moved, a twin, and one whose copies run meanwhile."""
+    kind = world.kind
+    live = world.start(STATE)
+    frozen = live.freeze()
+    refs = [images.write(frozen.twin())]
+    copy = frozen.wake(tt.WAKE_COPY)
+    moved = live.freeze(flags=tt.MOVE)
+    moved.ask(tt.PING)
+    refs.append(images.write(moved, refs[0]))
+    woken = moved.wake()
+    refs.append(images.write(moved, refs[1]))
+    assert woken.value("counts()") and copy.value("next(half)") == 5
+    world.close()
+    for written in refs:
+        with another(kind) as other:
+            loaded = load(images, written, other)
+            woken = loaded.wake(tt.WAKE_CONSUME)
+            assert woken.value("counts()") and woken.value("next(half)") == 5
+            assert woken.freeze(flags=tt.MOVE).wake().value("next(half)") == 6
