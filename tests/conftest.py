@@ -180,16 +180,15 @@ class Notebook:
         return int(self.manager.provisioner.pid)
 
 
-@pytest.fixture
-def start_notebook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Notebook]]:
-    """Start kernels: start_notebook(*supervisor arguments, cwd=…, env=…)."""
+@contextlib.contextmanager
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Notebook]]:
+    """What starts kernels whose store and work are below a directory; they end with the block."""
     store = tmp_path / "store"
     runtime = tmp_path / "r"
     runtime.mkdir(mode=0o700)
     ipython = tmp_path / "ipython"
     monkeypatch.setenv("JUPYTER_TIMETRAVEL_STORE", str(store))
+    monkeypatch.setenv("JUPYTER_TIMETRAVEL_KEYS", str(tmp_path / "keys"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(runtime))
     monkeypatch.setenv("IPYTHONDIR", str(ipython))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -220,6 +219,15 @@ def start_notebook(
         with contextlib.suppress(Exception):
             notebook.manager.shutdown_kernel(now=not notebook.manager.is_alive())
     open_up(store)
+
+
+@pytest.fixture
+def start_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Notebook]]:
+    """Start kernels: start_notebook(*supervisor arguments, cwd=…, env=…)."""
+    with kernels(tmp_path, monkeypatch) as start:
+        yield start
 
 
 def open_up(top: Path) -> None:

@@ -23,9 +23,6 @@ import os
 import struct
 from collections.abc import Sequence
 
-is_confined = False
-"""Whether `confine` was called in this process."""
-
 OWN_PID = 0x7FFFFFFF
 """Stands for the process's own id in a filter that is made before the process; no id is as high."""
 
@@ -202,7 +199,6 @@ def confine() -> None:
     Raises OSError where that is not possible; then nothing has changed, and nothing of the user's
     may run.
     """
-    global is_confined
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise OSError(errno.ENOTSUP, f"No filter of system calls is known for {machine}")
@@ -217,9 +213,7 @@ def confine() -> None:
     )
     if result > 0:
         raise OSError(errno.EBUSY, f"Thread {result} has a filter of its own: seccomp refuses")
-    if result == 0:
-        is_confined = True
-    else:
+    if result:
         raise _error("seccomp filters are not available (CONFIG_SECCOMP_FILTER)")
 
 

@@ -38,7 +38,10 @@ def serve(kernel: ExecutorKernel, link: int, files: Sequence[OpenFile]) -> NoRet
                 raise ValueError(f"a copy cannot {request['command']}")
             from kernel_runtime.executor.namespace.dumping import dump
 
-            manifest = dump(session_state(kernel, files), channel, cut=cutting.cut)
+            state = session_state(kernel, files)
+            state.frozen_at = request["frozen_at"]
+            state.directory = kernel.timetravel.directory
+            manifest = dump(state, channel, cut=cutting.cut)
             channel.say(done=True, manifest=manifest)
             status = 0
         except BaseException as error:  # whatever it is, the supervisor is told
@@ -65,7 +68,7 @@ def session_state(kernel: ExecutorKernel, files: Sequence[OpenFile]) -> SessionS
             for file in files
         },
         hash_seed=kernel.hash_seed,
-        context=kernel.context,
+        context=kernel.cells_context,
     )
 
 
@@ -82,7 +85,7 @@ def load_alone(link: socket.socket, namespace: dict[str, Any], seed: str | None)
     """Load into a namespace of which nothing is used."""
     from kernel_runtime.executor.namespace.session import SessionState
 
-    state = SessionState(namespace, hash_seed=seed)
+    state = SessionState(namespace, hash_seed=seed, is_trial=True)
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))
     _load(BlobClient(link), state)
 
@@ -92,7 +95,10 @@ def _load(channel: BlobClient, state: SessionState) -> None:
 
     try:
         request = channel.hear()
-        loaded = load(request["manifest"], channel, state, names=request["names"])
+        # objects such as context variables are set where they are made
+        loaded = state.in_cells(
+            lambda: load(request["manifest"], channel, state, names=request["names"])
+        )
     except Exception as error:
         channel.say(done=True, error=f"{type(error).__name__}: {error}")
         return
@@ -100,6 +106,7 @@ def _load(channel: BlobClient, state: SessionState) -> None:
         "names": loaded.names,
         "lost": loaded.lost,
         "notices": loaded.notices,
+        "untried": loaded.untried,
     }
     if request["summaries"]:
         words["summaries"] = variables.summarize(state.namespace, state.hidden)

@@ -95,6 +95,8 @@ class ExecutorKernel(IPythonKernel):
     shell_class = Type(ExecutorShell)
     shell_stream = AnyTrait(None, allow_none=True)
     link = AnyTrait()
+    cells_context: contextvars.Context
+    """In which cells run: numpy's print options and decimal's precision are in it."""
     hash_seed: str | None = None
     """What a process must be started with to have the same string hashes."""
     _execute_sleep = 0.0  # output cannot be overtaken by the reply here
@@ -107,8 +109,8 @@ class ExecutorKernel(IPythonKernel):
         assert isinstance(self.link, Link)
         self.timetravel = TimeTravel(self, self.link)
         self._info: dict[str, Any] = {}
-        self.context = contextvars.copy_context()
-        self._dispatch = _async_in_context(partial(self.shell_main, None), self.context)
+        self.cells_context = contextvars.copy_context()
+        self._dispatch = _async_in_context(partial(self.shell_main, None), self.cells_context)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -179,6 +181,8 @@ class ExecutorKernel(IPythonKernel):
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             self.timetravel.effects.end()
+            if sys.version_info < (3, 11):  # there each request leaves its context to the next
+                self.cells_context = contextvars.copy_context()
 
     async def _execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run a cell. An interrupt after its end is ignored: it must not cost the reply."""

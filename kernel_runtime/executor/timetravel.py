@@ -41,6 +41,8 @@ class TimeTravel:
         self._hurried = False
         self._faults = 0
         self._fault_s = 0.0
+        self.directory: str | None = None
+        """The working one at the last freeze."""
         self.effects = Effects(link)
         self.compensations = Compensations(self.effects)
         self.effects.install()
@@ -118,6 +120,10 @@ class TimeTravel:
         children = lost_children.children()
         move = bool(command["move"])
         generator = random.getstate()
+        try:
+            self.directory = os.getcwd()  # a copy may be woken when it is there no more
+        except FileNotFoundError:
+            self.directory = None
         woken = 0
         try:
             if time.monotonic() > command["until"]:

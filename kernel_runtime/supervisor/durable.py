@@ -63,7 +63,9 @@ class Durability:
         self.problem = ""
         self.scratch = Scratch(session)
         self.copies: set[int] = set()
-        """Pids, inside, of processes that are being written."""
+        """Pids, inside, of processes that are being written or tried, which a restore leaves."""
+        self.starting = asyncio.Lock()
+        """Held while one of them starts, so that its pid is known before a restore kills others."""
 
     @property
     def engine(self) -> DillEngine:
@@ -206,8 +208,11 @@ class Durability:
         loop = asyncio.get_running_loop()
         store = self.engine.store
         added = store.put_bytes
+        frozen_at = self._session.timeline[id].created_at.timestamp()
         async with self._copy(id) as link:
-            manifest = await loop.run_in_executor(self._worker, self.engine.take_in, link)
+            manifest = await loop.run_in_executor(
+                self._worker, self.engine.take_in, link, frozen_at
+            )
         manifest = await self.scratch.tried(self.engine, self._worker, manifest)
         ref = await loop.run_in_executor(self._worker, self.engine.publish, manifest)
         return Capture(
@@ -238,8 +243,9 @@ class Durability:
             with ours:
                 with theirs, open(os.devnull, "r+b") as null:
                     fds = [theirs.fileno(), null.fileno(), null.fileno()]
-                    pid = await session.engine.copy(frozen, fds)
-                self.copies.add(pid)
+                    async with self.starting:
+                        pid = await session.engine.copy(frozen, fds)
+                        self.copies.add(pid)
                 yield ours
         finally:
             if pid:
@@ -248,11 +254,16 @@ class Durability:
 
     # Reading
 
-    async def manifest(self, capture: Capture) -> dict[str, Any]:
-        """What a capture holds, verified. Raises RestoreRefused; nothing was changed."""
-        assert capture.ref is not None
+    async def manifest(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """What its capture holds, verified. Raises RestoreRefused; nothing was changed."""
+        session = self._session
+        capture = session.timeline[checkpoint.id].capture(KIND)
+        assert capture is not None and capture.ref is not None
         engine, ref = self.engine, capture.ref
         try:
+            await session.persistence.authenticate(
+                session.timeline, session.timeline[checkpoint.id]
+            )
             return await asyncio.to_thread(engine.store.manifest, ref)
         except Exception as error:  # missing, damaged, not ours
             raise RestoreRefused(

@@ -51,8 +51,8 @@ class Portable:
         RestoreFailed (the safety checkpoint holds the state before).
         """
         session = self._session
-        capture = await session.durability.now(target)
-        manifest = await session.durability.manifest(capture)
+        await session.durability.now(target)
+        manifest = await session.durability.manifest(target)
         _check_names(target, manifest, names)
         async with session.lock:
             executor = session.executor
@@ -193,14 +193,15 @@ class Portable:
         if capture is None or capture.state != "ready":
             return ["its variables are not on the disk"]
         try:
-            manifest = await durability.manifest(capture)
+            manifest = await durability.manifest(target)
             loaded = await durability.load_in_scratch(manifest)
         except (RestoreRefused, CheckpointRefused, ChannelError) as error:
             return [str(error)]
         known = {name for name, _ in manifest["lost"]}
         problems = [f"{name}: {why}" for name, why in loaded.lost if name not in known]
         here = set(loaded.summaries)
-        lost = known | {name for name, _ in loaded.lost}
+        # what is open in a file, say, can be tried with the files of the checkpoint only
+        lost = known | {name for name, _ in loaded.lost} | set(loaded.untried)
         for name, recorded in target.variables.items():
             if name in lost or name.startswith("$"):
                 continue

@@ -24,6 +24,7 @@ from kernel_runtime.errors import (
     TimeTravelError,
     UnknownCheckpoint,
 )
+from kernel_runtime.store.errors import StoreError
 from kernel_runtime.supervisor import faults, shared_memory
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.durable import lost_lines
@@ -167,11 +168,16 @@ class Restorer:
         if plan.frozen is not None:
             return
         plan.has_image = image_of(plan.target) is not None
+        if plan.has_image:
+            try:
+                await session.persistence.authenticate(session.timeline, plan.target)
+            except StoreError as error:
+                raise RestoreRefused(f"{error} Nothing was changed.") from error
         namespace = plan.target.capture("namespace")
         if namespace is None or namespace.state != "ready":
             return
         try:
-            plan.namespace = await session.durability.manifest(namespace)
+            plan.namespace = await session.durability.manifest(plan.target)
         except RestoreRefused:
             if not plan.has_image:
                 raise
@@ -435,7 +441,9 @@ class Restorer:
             executor.drain()
             executor.close()
         try:
-            await asyncio.wait_for(session.sandbox.kill_all_but(session.frozen_pids()), _EXIT_S)
+            async with session.durability.starting:
+                kept = session.frozen_pids()
+                await asyncio.wait_for(session.sandbox.kill_all_but(kept), _EXIT_S)
         except asyncio.TimeoutError:
             raise SandboxError("A process inside the sandbox does not end.") from None
         session.sandbox.forget_exits()

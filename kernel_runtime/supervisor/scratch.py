@@ -87,16 +87,18 @@ class Scratch:
         summaries: bool = False,
     ) -> Loaded:
         """Load variables in a process of their own. Raises ChannelError, CheckpointRefused."""
-        session = self._session
+        session, durability = self._session, self._session.durability
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours:
             with theirs:
                 try:
-                    pid = await session.spawn_scratch(
-                        [str(_PROGRAM), str(_LINK_FD)],
-                        {_LINK_FD: theirs.fileno()},
-                        manifest.get("hash_seed"),
-                    )
+                    async with durability.starting:
+                        pid = await session.spawn_scratch(
+                            [str(_PROGRAM), str(_LINK_FD)],
+                            {_LINK_FD: theirs.fileno()},
+                            manifest.get("hash_seed"),
+                        )
+                        durability.copies.add(pid)
                 except SandboxError as error:
                     raise CheckpointRefused(f"what was pickled cannot be tried: {error}") from error
             try:
@@ -105,6 +107,7 @@ class Scratch:
                 )
             finally:
                 await session.sandbox.signal(pid, signal.SIGKILL, group=False)
+                durability.copies.discard(pid)
 
 
 def _key(id: int, units: Mapping[int, Mapping[str, Any]]) -> str:

@@ -23,8 +23,7 @@ from kernel_runtime.executor.boot import OWN_SEED
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
-from kernel_runtime.store.errors import StoreError
-from kernel_runtime.store.paths import key_directory, private_directory
+from kernel_runtime.store.paths import key_directory
 from kernel_runtime.supervisor.cells import Cells
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.checkpoints import Checkpointer
@@ -247,8 +246,6 @@ class Session:
             self._not_covered(self.persistence.problem, "memory is held all the same")
             return
         workspace = [] if self.config.is_isolated else self.files.roots
-        with contextlib.suppress(OSError, StoreError):
-            private_directory(key_directory())  # what is to be hidden must be there
         try:
             await self.environment.start(
                 self.sandbox,

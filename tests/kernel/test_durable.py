@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from jupyter_timetravel import cli
+from tests.kernel.durable_world import durable, kill, namespace, timeline
 
 
 @pytest.fixture
@@ -19,34 +22,6 @@ def document(tmp_path: Path) -> dict[str, Any]:
     work.mkdir()
     (work / "n.ipynb").write_text("{}")
     return {"cwd": work, "env": {"JPY_SESSION_NAME": str(work / "n.ipynb")}}
-
-
-def namespace(record: dict[str, Any]) -> dict[str, Any]:
-    """The namespace capture of a record, or an empty one."""
-    return next((c for c in record["captures"] if c["kind"] == "namespace"), {"state": None})
-
-
-def durable(notebook: Any, number: int) -> dict[str, Any]:
-    """The namespace capture of a checkpoint, once it is written."""
-    end = time.monotonic() + 60
-    while True:
-        record = notebook.command("get", checkpoint=number)["checkpoint"]
-        if namespace(record)["state"] in ("ready", "failed"):
-            return namespace(record)
-        assert time.monotonic() < end, record
-        time.sleep(0.05)
-
-
-def timeline(notebook: Any) -> str:
-    """What %timeline shows."""
-    shown = notebook.run("%timeline").of_type("display_data")[0]
-    return str(shown["content"]["data"]["text/plain"])
-
-
-def kill(notebook: Any) -> None:
-    """The supervisor and all that it started end at once, as when the machine goes down."""
-    os.kill(notebook.pid, signal.SIGKILL)
-    notebook.manager.shutdown_kernel(now=True)
 
 
 SESSION = """
@@ -232,3 +207,33 @@ def test_retention_keeps_the_newest_and_what_was_asked_for(
         time.sleep(0.1)
     assert 2 in left and left[-1] == 10 and 1 not in left
     assert notebook.run("%restore 2\n").status == "ok" and notebook.run("x").result == "0"
+
+
+def test_restored_and_verified_from_the_shell(
+    start_notebook: Callable[..., Any],
+    document: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = tmp_path / "jupyter" / "kernels" / "python3-timetravel"
+    spec.mkdir(parents=True)
+    argv = [sys.executable, "-m", "kernel_runtime", "-f", "{connection_file}"]
+    (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "ours"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    notebook.run("x = 1; it = (i for i in 'ab')")
+    notebook.run("%checkpoint --label one")
+    notebook.run("x = 2")
+    notebook.run("%checkpoint --label two")
+    durable(notebook, 2), durable(notebook, 4)
+    path = document["env"]["JPY_SESSION_NAME"]
+    assert cli.main(["verify", path]) == 1  # a kernel runs on it
+    assert "%timetravel verify" in capsys.readouterr().err
+    notebook.manager.shutdown_kernel()
+    assert cli.main(["verify", path, "one"]) == 0
+    assert "held" in capsys.readouterr().out
+    assert cli.main(["restore", path, "one"]) == 0
+    again = start_notebook("--Supervisor.durability=manual", **document)
+    cell = again.run("x")
+    assert cell.result == "1" and "restored #2" in cell.text("stderr")

@@ -34,6 +34,8 @@ class Loaded:
     notices: list[list[str]] = field(default_factory=list)
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Of the variables, where they were asked for."""
+    untried: list[str] = field(default_factory=list)
+    """Of a scratch process: what needs files as they were at the checkpoint."""
 
 
 class DillEngine:
@@ -44,12 +46,13 @@ class DillEngine:
     def __init__(self, store: NamespaceStore) -> None:
         self.store = store
 
-    def take_in(self, link: socket.socket) -> dict[str, Any]:
+    def take_in(self, link: socket.socket, frozen_at: float) -> dict[str, Any]:
         """Have the copy at the other end pickle its namespace; return the manifest.
 
+        frozen_at: Unix time of the checkpoint; files may have changed since.
         Its blobs are stored, not yet flushed. Raises ChannelError, or what the store raises.
         """
-        answer = self._converse(link, {"command": "dump"})
+        answer = self._converse(link, {"command": "dump", "frozen_at": frozen_at})
         manifest = answer.get("manifest")
         if not isinstance(manifest, dict):
             raise ChannelError(str(answer.get("error", "it sent no manifest")))
@@ -79,6 +82,7 @@ class DillEngine:
             _pairs(answer.get("lost")),
             _pairs(answer.get("notices")),
             dict(answer.get("summaries") or {}),
+            [str(name) for name in answer.get("untried", ())],
         )
 
     def _converse(self, link: socket.socket, request: dict[str, Any]) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class _Dump:
             self._tell(root)
         state["lost_outputs"] = self.lost_outputs
         state["order"] = [name for name, _ in variables]
-        state["own_sources"] = own_modules.sources()
+        state["own_sources"] = own_modules.sources(self.session.frozen_at)
         return {
             "version": VERSION,
             "python": platform.python_version(),

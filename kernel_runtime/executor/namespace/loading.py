@@ -75,6 +75,7 @@ class _Unpickler(pickle.Unpickler):
         """A global by its name; one of the session's may have to be loaded first."""
         if module == "__main__":
             self._loading.load_name(name.split(".")[0])
+        self._loading.uses(self._unit, module)
         return super().find_class(module, name)
 
 
@@ -91,6 +92,10 @@ class _Load:
         self.inputs: list[str] | None = None
         self.wanted: Collection[str] | None = None
         self._failed: dict[int, str] = {}
+        self._untried: set[int] = set()
+        self._modules_of: dict[int, set[str]] = {}
+        self._changed_sources = own_modules.changed_sources(manifest["state"]["own_sources"])
+        self._edited = {name for name, _ in self._changed_sources}
         self._done: set[int] = set()
         self._unit_of = {
             name: unit["id"]
@@ -105,11 +110,8 @@ class _Load:
         """All of it: settings that variables need, definitions, variables, the rest."""
         self.loaded.lost = [list(pair) for pair in self.manifest["lost"]]
         state = self.manifest["state"]
-        early = [unit for unit in self.units if self._is_early(unit)]
-        for unit in early:
-            self._load(unit["id"])
-        self._apply([name for name in self.settings if settings.is_early(name)])
-        self.loaded.notices += own_modules.changed_sources(state["own_sources"])
+        self._early()
+        self.loaded.notices += self._changed_sources
         self._imports(state["imports"])
         for kind in ("definitions", "module", "variables", "outputs", "settings"):
             for unit in self.units:
@@ -129,6 +131,8 @@ class _Load:
         """These variables only."""
         self.wanted = set(names)
         self.loaded.notices = [pair for pair in self.loaded.notices if pair[0] in self.wanted]
+        if self.session.is_trial:
+            self._early()  # modules of the session's own are found by its path
         imports = [entry for entry in self.manifest["state"]["imports"] if entry[0] in self.wanted]
         self._imports(imports)
         lost = dict(self.manifest["lost"])
@@ -140,6 +144,13 @@ class _Load:
                 self.loaded.lost.append([name, reason])
 
     # -- units ------------------------------------------------------------------------------
+
+    def _early(self) -> None:
+        """What variables may need."""
+        for unit in self.units:
+            if self._is_early(unit):
+                self._load(unit["id"])
+        self._apply([name for name in self.settings if settings.is_early(name)])
 
     def _is_early(self, unit: dict[str, Any]) -> bool:
         names = [name.removeprefix(_SETTINGS) for name in unit["names"]]
@@ -155,21 +166,39 @@ class _Load:
         reason = next(filter(None, map(self._load, unit["needs"])), None)
         if reason is not None:
             reason = f"what it is made of cannot be loaded: {reason}"
+            if self._untried.intersection(unit["needs"]):
+                self._untried.add(number)
         else:
             try:
                 self._read(unit)
             except code.OtherPython as error:
                 reason = str(error)
-            except NotKept as error:
+            except NotKept as error:  # by a file that it needs
                 reason = error.reason
+                if self.session.is_trial:
+                    self._untried.add(number)
             except (Exception, SystemExit) as error:
                 reason = f"it cannot be loaded: {type(error).__name__}: {error}"
+                if self.session.is_trial and self._is_by_files(number, error):
+                    self._untried.add(number)
         if reason is not None:
             self._failed[number] = reason
             self._report(unit, reason)
         return reason
 
+    def _is_by_files(self, number: int, error: BaseException) -> bool:
+        """Whether it fails by files, which are the checkpoint's when it is restored."""
+        if self._edited.intersection(self._modules_of.get(number, ())):
+            return True
+        step: BaseException | None = error
+        while step is not None and not isinstance(step, OSError):
+            step = step.__cause__ or step.__context__
+        return step is not None
+
     def _report(self, unit: dict[str, Any], reason: str) -> None:
+        if unit["id"] in self._untried:
+            self.loaded.untried += unit["names"]
+            return
         for name in unit["names"]:
             if name.startswith((_SETTINGS, _MODULE)):
                 self.loaded.notices.append([name, reason])
@@ -208,6 +237,10 @@ class _Load:
         if name in self._unit_of:
             self._load(self._unit_of[name])
 
+    def uses(self, unit: dict[str, Any], module: str) -> None:
+        """Note that a unit needs a module."""
+        self._modules_of.setdefault(unit["id"], set()).add(module)
+
     def resolve(self, pid: Any, unit: dict[str, Any]) -> Any:
         """The object that a persistent id stands for."""
         kind = pid[0]
@@ -217,6 +250,8 @@ class _Load:
             return self.classes[pid[1]]
         if kind == "b":
             return StoredBlock(unit["buffers"][pid[1]], self.source)
+        if kind in "mdr":
+            self.uses(unit, pid[1].partition(":")[0])
         if kind == "m":
             return importlib.import_module(pid[1])
         if kind == "d":

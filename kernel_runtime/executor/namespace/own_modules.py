@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import os
 import sys
 import sysconfig
@@ -79,22 +80,28 @@ def set_data(name: str, value: Any) -> None:
     setattr(importlib.import_module(module_name), attribute, value)
 
 
-def sources() -> dict[str, list[str]]:
-    """The file of each module and the SHA-256 of its text, for the manifest's state."""
-    found = {}
+def sources(frozen_at: float) -> dict[str, list[Any]]:
+    """The file of each module and the SHA-256 of its text, for the manifest's state.
+
+    Of one that was changed or is gone since the checkpoint, the time of that instead: a restored
+    file has its old one again.
+    """
+    found: dict[str, list[Any]] = {}
     for name, module in own_modules().items():
-        digest = _digest(str(module.__file__))
-        if digest is not None:
-            found[name] = [os.path.abspath(str(module.__file__)), digest]
+        path = os.path.abspath(str(module.__file__))
+        digest = _digest(path)
+        is_as_it_was = digest is not None and (_changed_at(path) or 0.0) <= frozen_at
+        found[name] = [path, digest if is_as_it_was else frozen_at]
     return found
 
 
-def changed_sources(recorded: dict[str, list[str]]) -> list[list[str]]:
+def changed_sources(recorded: dict[str, list[Any]]) -> list[list[str]]:
     """Notices on files that differ from those that the state was made with."""
     notices = []
-    for name, (path, digest) in recorded.items():
+    for name, (path, known) in recorded.items():
         now = _digest(path)
-        if now == digest:
+        is_time = isinstance(known, float)
+        if now == known or (is_time and (_changed_at(path) or math.inf) <= known):
             continue
         if now is None:
             text = f"{path} is not there any more: {name} cannot be imported from it"
@@ -102,6 +109,14 @@ def changed_sources(recorded: dict[str, list[str]]) -> list[list[str]]:
             text = f"{path} differs from the one that this state was made with: {name} has its code"
         notices.append([name, text])
     return notices
+
+
+def _changed_at(path: str) -> float | None:
+    """Unix time."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
 
 
 def _digest(path: str) -> str | None:

@@ -308,7 +308,8 @@ class UnitPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """What ``__reduce_ex__`` would give, or NotImplemented for functions found by name."""
         kind = type(obj)
-        self.kinds.add(kind)
+        if kind is not Placements:  # in every unit, and nothing of the user's
+            self.kinds.add(kind)
         try:
             return self.keeper.handler(kind)(self, obj)
         except (RecursionError, MemoryError):

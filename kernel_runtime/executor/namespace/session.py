@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextvars import Context
+import contextvars
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Sink(Protocol):
@@ -36,7 +39,10 @@ class SessionState:
     in it (``user_ns_hidden``): one that still is bound to IPython's own object is left alone.
     ``shell`` is the InteractiveShell, None where there is none. ``files`` describes descriptors by
     number ({"path", "flags", "offset"}): in a woken copy none of them is open. ``hash_seed`` is the
-    PYTHONHASHSEED that the process was started with. ``context`` is the one that cells run in.
+    PYTHONHASHSEED that the process was started with. ``context`` is that of the cells; None: the
+    present one. ``is_trial``: files are not those of the checkpoint, and may not be written to, so
+    what fails for that reason is untried, not lost. ``frozen_at``: Unix time of the checkpoint.
+    ``directory``: the working one at that moment, which may be gone; None: the present one.
     """
 
     namespace: dict[str, Any]
@@ -47,13 +53,31 @@ class SessionState:
     shell: Any = None
     hash_seed: str | None = None
     files: dict[int, dict[str, Any]] = field(default_factory=dict)
-    context: Context | None = None
+    context: contextvars.Context | None = None
+    is_trial: bool = False
+    frozen_at: float = math.inf
+    directory: str | None = None
+
+    def in_cells(self, function: Callable[[], T]) -> T:
+        """Call a function in the context of the cells, also from within one."""
+        if self.context is None:
+            return function()
+        try:
+            return self.context.run(function)
+        except RuntimeError as error:
+            if "cannot enter context" not in str(error):
+                raise
+            return function()  # it is the one that we are in
 
 
 @dataclass
 class Loaded:
-    """What a load brought back: names, and what it did not, as [name, reason]."""
+    """What a load brought back: names, and what it did not, as [name, reason].
+
+    ``untried`` are names that a trial says nothing about (see ``SessionState.is_trial``).
+    """
 
     names: list[str] = field(default_factory=list)
     lost: list[list[str]] = field(default_factory=list)
     notices: list[list[str]] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)

@@ -85,12 +85,14 @@ def groups(session: SessionState) -> tuple[dict[str, Any], Notices]:
         if group.module not in sys.modules:
             continue
         try:
-            value = _in_context(session, group.capture)
+            value = session.in_cells(group.capture)
         except Exception as error:
             notices.append([group.name, f"not kept: {type(error).__name__}: {error}"])
             continue
         if value is not None:
             found[group.name] = value
+    if session.directory is not None:
+        found["cwd"] = session.directory
     for name, logger in settings_logging.configured().items():
         found[LOGGER + name] = logger
     return found, notices
@@ -114,20 +116,7 @@ def apply(name: str, value: Any, session: SessionState) -> Notices:
     if group is None:
         return [[name, "not brought back: this version does not know it"]]
     try:
-        texts = _in_context(session, lambda: group.apply(value)) or []
+        texts = session.in_cells(lambda: group.apply(value)) or []
     except Exception as error:
         texts = [f"not brought back: {type(error).__name__}: {error}"]
     return [[name, text] for text in texts]
-
-
-def _in_context(session: SessionState, function: Callable[[], T]) -> T:
-    context = session.context
-    if context is None:
-        return function()
-    try:
-        result: T = context.run(function)
-    except RuntimeError as error:
-        if "cannot enter context" not in str(error):
-            raise
-        return function()  # it is the one that we are in
-    return result

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 from zlib import crc32
 
+from kernel_runtime.executor import hashing
 from kernel_runtime.executor.namespace.session import Sink, Source
 
 Piece = list[str | int]
@@ -53,7 +54,20 @@ class Uploader:
 
     def add(self, data: bytes | memoryview) -> Piece:
         """Take a piece, which must not change until ``flush``."""
-        digest = hashlib.blake2b(data, digest_size=32).hexdigest()
+        return self._take(data, hashlib.blake2b(data, digest_size=32).hexdigest())
+
+    def add_memory(self, memory: memoryview) -> list[Piece]:
+        """Take a buffer (contiguous, format ``B``), in pieces of one size."""
+        pieces = [
+            memory[start : start + BUFFER_PIECE] for start in range(0, len(memory), BUFFER_PIECE)
+        ]
+        found: list[Piece] = []
+        for start in range(0, len(pieces), hashing.AT_ONCE):  # sent while they are in the caches
+            group = pieces[start : start + hashing.AT_ONCE]
+            found += map(self._take, group, hashing.digests(group))
+        return found
+
+    def _take(self, data: bytes | memoryview, digest: str) -> Piece:
         if digest not in self._done:
             self._done.add(digest)
             self._waiting[digest] = data
@@ -61,13 +75,6 @@ class Uploader:
             if self._bytes >= _BATCH:
                 self.flush()
         return [digest, len(data)]
-
-    def add_memory(self, memory: memoryview) -> list[Piece]:
-        """Take a buffer (contiguous, format ``B``), in pieces of one size."""
-        return [
-            self.add(memory[start : start + BUFFER_PIECE])
-            for start in range(0, len(memory), BUFFER_PIECE)
-        ]
 
     def flush(self) -> None:
         """Send what waits."""

@@ -186,7 +186,10 @@ def connect_duckdb(
     if path is not None:
         if not os.path.exists(path):
             raise NotKept(f"the database {path} is not there any more")
-        return duckdb.connect(path, read_only=read_only)
+        try:
+            return duckdb.connect(path, read_only=read_only)
+        except duckdb.IOException as error:
+            raise NotKept(f"the database {path} cannot be opened: {error}") from None
     connection = duckdb.connect(":memory:")
     indexes = [
         sql for sql in statements if sql.upper().startswith(("CREATE INDEX", "CREATE UNIQUE"))

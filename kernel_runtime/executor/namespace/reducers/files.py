@@ -11,7 +11,6 @@ import os
 import sys
 from typing import Any, Final
 
-from kernel_runtime.executor import confine
 from kernel_runtime.executor.namespace.reducers.common import make, set_attributes
 from kernel_runtime.executor.namespace.reducers.probes import (
     buffer_facts,
@@ -69,11 +68,6 @@ def open_raw(path: str, name: Any, mode: str, position: int) -> io.FileIO:
             raise NotKept(f"{path} is shorter now than it was: writing on would leave a hole in it")
         # "x" asks for a file that is not there yet: the opener does not
         raw = io.FileIO(path, mode, opener=opener)
-    except PermissionError as error:
-        if not confine.is_confined:
-            raise NotKept(f"the file {path} cannot be opened: {error.strerror}") from None
-        # a trial, which may not open it for writing: anything that can be written to will do
-        raw = io.FileIO(os.memfd_create("trial", os.MFD_CLOEXEC), "r+")
     except FileNotFoundError:
         raise NotKept(f"the file {path} is not there any more") from None
     except OSError as error:

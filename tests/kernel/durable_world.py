@@ -1,0 +1,36 @@
+"""What tests of durable checkpoints share: waiting for one, and the end of everything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+
+def namespace(record: dict[str, Any]) -> dict[str, Any]:
+    """The namespace capture of a record, or an empty one."""
+    return next((c for c in record["captures"] if c["kind"] == "namespace"), {"state": None})
+
+
+def durable(notebook: Any, number: int) -> dict[str, Any]:
+    """The namespace capture of a checkpoint, once it is written."""
+    end = time.monotonic() + 60
+    while True:
+        record = notebook.command("get", checkpoint=number)["checkpoint"]
+        if namespace(record)["state"] in ("ready", "failed"):
+            return namespace(record)
+        assert time.monotonic() < end, record
+        time.sleep(0.05)
+
+
+def kill(notebook: Any) -> None:
+    """The supervisor and all that it started end at once, as when the machine goes down."""
+    os.kill(notebook.pid, signal.SIGKILL)
+    notebook.manager.shutdown_kernel(now=True)
+
+
+def timeline(notebook: Any) -> str:
+    """What %timeline shows."""
+    shown = notebook.run("%timeline").of_type("display_data")[0]
+    return str(shown["content"]["data"]["text/plain"])
