@@ -1,4 +1,4 @@
-"""Hatchling hook: compile the native core and give the wheel the tag that fits it.
+"""Hatchling hook: compile the native core, add the sidebar, and tag the wheel as it fits.
 
 On Linux all of ``kernel_runtime/native/*.c`` become one plain shared library, which Python loads
 with ctypes: no Python API, so one wheel serves every Python version. Elsewhere the wheel is pure:
@@ -8,6 +8,10 @@ The compiler is the first of ``$CC``, ``cc``, ``gcc``, ``clang``; where there is
 ``ziglang`` package (about 90 MB) is asked for as a build requirement. For a wheel that runs on
 other distributions set ``TIMETRAVEL_ZIG_TARGET`` to ``x86_64`` or ``aarch64``: zig then links
 against glibc 2.17, and the wheel is tagged manylinux.
+
+The sidebar of JupyterLab is built from ``labextension/`` by npm where that is there and nothing is
+built yet. Without npm, or with ``TIMETRAVEL_SIDEBAR=0``, the wheel has no sidebar; an editable
+install takes what is built and builds nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +36,10 @@ FLAGS = (
     *("-fvisibility=hidden", "-fno-stack-protector"),
     "-Wl,-e,tt_loader_start",  # it is a program, too: native/loader.c
 )
+SIDEBAR = Path("jupyter_timetravel") / "labextension"
+SIDEBAR_SOURCES = Path("labextension")
+SIDEBAR_TARGET = "share/jupyter/labextensions/jupyter-timetravel"
+SIDEBAR_VARIABLE = "TIMETRAVEL_SIDEBAR"
 ZIG_TARGET_VARIABLE = "TIMETRAVEL_ZIG_TARGET"
 GLIBC = "2.17"  # the oldest that a manylinux wheel of ours promises to run on
 NO_COMPILER = (
@@ -44,6 +52,10 @@ NO_COMPILER = (
 
 class NativeBuildError(RuntimeError):
     """The native core could not be compiled: no wheel is made."""
+
+
+class SidebarBuildError(RuntimeError):
+    """The sidebar could not be built: no wheel is made."""
 
 
 class Compiler(NamedTuple):
@@ -115,6 +127,33 @@ def compile_library(root: Path, compiler: Compiler) -> Path:
     return target
 
 
+def build_sidebar(root: Path) -> str:
+    """Build the sidebar unless it is built. Returns why there is none, or "".
+
+    Raises SidebarBuildError with npm's own words.
+    """
+    sources = root / SIDEBAR_SOURCES
+    if (root / SIDEBAR / "package.json").exists():
+        return ""
+    if os.environ.get(SIDEBAR_VARIABLE) == "0":
+        return f"{SIDEBAR_VARIABLE}=0 says so"
+    if not (sources / "package.json").exists():
+        return f"{sources} is not there"
+    npm = shutil.which("npm")
+    if npm is None:
+        return "npm is not there (Debian, Ubuntu: `apt install nodejs npm`, version 20 or later)"
+    for arguments in (("ci", "--ignore-scripts", "--no-audit", "--no-fund"), ("run", "build:prod")):
+        command = [npm, *arguments]
+        done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SidebarBuildError(
+                f"The sidebar could not be built; nothing was installed.\n{shlex.join(command)}\n"
+                f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n"
+                f"To install everything else without it: {SIDEBAR_VARIABLE}=0 pip install …"
+            )
+    return ""
+
+
 class NativeBuildHook(BuildHookInterface[Any]):
     """Called by hatchling before it collects the files of a wheel, editable ones included."""
 
@@ -126,10 +165,18 @@ class NativeBuildHook(BuildHookInterface[Any]):
         return ["ziglang"] if wanted else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        root = Path(self.root)
+        why = "" if version == "editable" else build_sidebar(root)
+        if why:
+            self.app.display_warning(f"This wheel has no sidebar for JupyterLab: {why}.")
+        if (root / SIDEBAR / "package.json").exists():
+            build_data["shared_data"][SIDEBAR.as_posix()] = SIDEBAR_TARGET
+            about = (SIDEBAR_SOURCES / "install.json").as_posix()
+            build_data["shared_data"][about] = f"{SIDEBAR_TARGET}/install.json"
         if not sys.platform.startswith("linux"):
             return
         compiler = choose_compiler()
-        compile_library(Path(self.root), compiler)
+        compile_library(root, compiler)
         # both are ignored by git
         build_data["artifacts"] += [LIBRARY.as_posix(), LOADER.as_posix()]
         build_data["pure_python"] = False

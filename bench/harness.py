@@ -20,8 +20,12 @@ import zmq
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
-MODULES = {"stock": "ipykernel_launcher", "ours": "kernel_runtime"}
-TIMEOUT_S = 60
+MODULES = {
+    "stock": "ipykernel_launcher",
+    "ours": "kernel_runtime",
+    "kishu": "ipykernel_launcher",
+}
+TIMEOUT_S = 180
 
 
 class Times(NamedTuple):
@@ -60,12 +64,16 @@ class Kernel:
     """A running kernel and a client for it."""
 
     settings: ClassVar[Sequence[str]] = ()  # arguments of the supervisor
+    pythons: ClassVar[dict[str, str]] = {}  # by kind; the others run in this interpreter
 
     def __init__(self, kind: str, folder: Path) -> None:
-        argv = [sys.executable, "-m", MODULES[kind], "-f", "{connection_file}"]
+        python = self.pythons.get(kind, sys.executable)
+        argv = [python, "-m", MODULES[kind], "-f", "{connection_file}"]
         if kind == "ours":
             argv += self.settings
-        self.manager = KernelManager()
+        # in a folder of its own: what is in the kernel's is captured
+        connection = Path(folder.parent, f"kernel-{folder.name}.json")
+        self.manager = KernelManager(connection_file=str(connection))
         self.manager._kernel_spec = KernelSpec(
             argv=argv, display_name=kind, language="python", interrupt_mode="message"
         )

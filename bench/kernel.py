@@ -9,18 +9,15 @@ was measured. ``--quick`` leaves out the largest sizes and takes 200 checkpoints
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 
-from harness import Kernel, Spread, kernels, private_home
+from harness import Kernel, Spread, kernels
+from report import MB, Benchmark, Result, Scale, label, more, parser, run
 
 from jupyter_timetravel import Client
 
-MB = 1 << 20
 ARRAY = "import numpy as np; a = np.ones({bytes} // 8)"
 POLARS = (
     "import polars as pl; pl.DataFrame({'k': range(100_000)}).group_by('k').agg(pl.len()).height"
@@ -36,44 +33,6 @@ BARE_FORK = (
     "if pid == 0: os._exit(0)\n"
     "t = time.perf_counter() - t; os.waitpid(pid, 0); print(t)"
 )
-
-
-@dataclass(frozen=True)
-class Result:
-    """One line of the report. Times in seconds; ``measured`` and ``target`` in the same words."""
-
-    benchmark: str
-    case: str
-    ours: Spread
-    stock: Spread | None
-    measured: str
-    target: str = ""
-
-    def __str__(self) -> str:
-        stock = f"stock {self.stock.ms()}; " if self.stock else ""
-        target = f"  [target: {self.target}]" if self.target else ""
-        return f"{self.case}: ours {self.ours.ms()}; {stock}{self.measured}{target}"
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much to measure."""
-
-    sizes: tuple[int, ...]  # bytes
-
-
-FULL = Scale(sizes=(10 * MB, 100 * MB, 1024 * MB, 4096 * MB))
-QUICK = Scale(sizes=(10 * MB, 100 * MB))
-
-
-def label(size: int) -> str:
-    return f"{size // MB} MB" if size < 1024 * MB else f"{size // (1024 * MB)} GB"
-
-
-def more(ours: Spread, stock: Spread) -> str:
-    """The difference and the ratio of two medians."""
-    difference = 1000 * (ours.median - stock.median)
-    return f"{ours.median / stock.median:.2f} x, {difference:+.2f} ms"
 
 
 def alternate(count: int, pair: list[Kernel], code: str, pause: float = 0) -> tuple[Spread, Spread]:
@@ -200,7 +159,7 @@ def restore(scale: Scale) -> Iterator[Result]:
 
 def cow_tax(scale: Scale) -> Iterator[Result]:
     """The first rewrite of an array after a checkpoint, when the cell before rewrote it too."""
-    size = scale.sizes[-1] if scale is QUICK else 1024 * MB
+    size = scale.large
     with kernels("stock", "ours") as pair:
         for kernel in pair:
             kernel.run(ARRAY.format(bytes=size))
@@ -225,7 +184,7 @@ def cow_tax(scale: Scale) -> Iterator[Result]:
 
 def thousand(scale: Scale) -> Iterator[Result]:
     """1,000 checkpoints in one session: does the last cost more than the first?"""
-    count = 200 if scale is QUICK else 1000
+    count = scale.checkpoints
     with kernels("ours") as [kernel], Client(kernel.client) as client:
         times = [kernel.run(f"x = {number}").idle for number in range(count)]
         first, last = Spread.of(times[: count // 10]), Spread.of(times[-count // 10 :])
@@ -240,7 +199,7 @@ def thousand(scale: Scale) -> Iterator[Result]:
         yield Result("thousand", f"list of {found}", spread, None, "request to reply", "50 ms")
 
 
-BENCHMARKS: dict[str, Callable[[Scale], Iterator[Result]]] = {
+BENCHMARKS: dict[str, Benchmark] = {
     function.__name__: function
     for function in (
         *(round_trip, print_storm, display_storm, back_to_back, checkpoint_pause, restore),
@@ -249,41 +208,5 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Result]]] = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones (default: all)")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer checkpoints")
-    parser.add_argument("--json", action="store_true", help="print a JSON array")
-    parser.add_argument("--list", action="store_true", help="say what there is")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the supervisor, such as auto=changed",
-    )
-    args = parser.parse_args()
-    Kernel.settings = [f"--Supervisor.{setting}" for setting in args.set]
-    if unknown := set(args.names) - set(BENCHMARKS):
-        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    if args.list:
-        for name, function in BENCHMARKS.items():
-            print(f"{name:18}{(function.__doc__ or '').strip()}")
-        return 0
-    results = []
-    with private_home():
-        for name in args.names or BENCHMARKS:
-            function = BENCHMARKS[name]
-            if not args.json:
-                print(f"\n{name}: {(function.__doc__ or '').strip()}", flush=True)
-            for result in function(QUICK if args.quick else FULL):
-                results.append(result)
-                if not args.json:
-                    print(f"  {result}", flush=True)
-    if args.json:
-        print(json.dumps([asdict(result) for result in results], indent=2))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(parser(__doc__), BENCHMARKS))

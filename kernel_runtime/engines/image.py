@@ -29,7 +29,8 @@ from kernel_runtime.engines.fork import Command, ask, listen_at
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.errors import StoreError
-from kernel_runtime.store.images import FileInUse, ImageStore, ImageUnusable, OpenImage, Written
+from kernel_runtime.store.image_model import FileInUse, ImageUnusable, OpenImage, Written
+from kernel_runtime.store.images import ImageStore
 from kernel_runtime.timeline.model import Note
 
 LOADER: Final = Path(__file__).resolve().parents[1] / "native" / "timetravel-loader"
@@ -76,16 +77,17 @@ class ImageEngine:
     ) -> Written:
         """Write an image of a frozen process; it can be woken meanwhile.
 
-        root: the root directory of its sandbox, as the supervisor sees it. base: ref of an image
-        of the same session, the last one best; what it holds already is not stored again. details:
-        plain JSON that `details` gives back. Raises CheckpointRefused; then nothing was stored.
+        root: that of its sandbox (`Sandbox.root`). base: ref of an image of the same session, the
+        last one best; what it holds already is not stored again. details: plain JSON for the
+        manifest. Raises CheckpointRefused; then nothing was stored.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
                 await ask(frozen, Command.IMAGE, [theirs.fileno()])
+            files = self._files.at(root)
             return await _in_thread(
-                ours, self._store.take_in, ours, self._files.at(root), base=base, details=details
+                ours, self._store.take_in, ours, files, base=base, details=details
             )
         except OSError as error:
             raise CheckpointRefused(
@@ -101,9 +103,9 @@ class ImageEngine:
     async def load(self, ref: str, sandbox: Sandbox, root: str, *, checkpoint: str) -> Frozen:
         """Put an image back as a frozen process in this sandbox.
 
-        root: as in `write`, of this sandbox; the files that the image refers to must be there
-        again. The ids of its process and threads must be free. Raises RestoreFailed; then there is
-        no process.
+        The files that the image refers to must be there again, and the ids of its process and
+        threads should be free: in a new sandbox, before anything else is started. Raises
+        RestoreFailed; then there is no process.
         """
         try:
             image = await asyncio.to_thread(self._store.open, ref)
@@ -130,8 +132,14 @@ class ImageEngine:
             try:
                 with theirs:
                     await sandbox.spawn([str(LOADER)], {}, "/", {CONTROL_FD: theirs.fileno()})
-                supervisor = 0 if sandbox.ids_kept else os.getpid()
-                await asyncio.to_thread(tell_loader, ours, image, listener.fileno(), supervisor)
+                await asyncio.to_thread(
+                    tell_loader,
+                    ours,
+                    image,
+                    listener.fileno(),
+                    0 if sandbox.ids_kept else os.getpid(),
+                    keep_ids=sandbox.ids_kept,
+                )
                 ours.setblocking(False)
                 loop = asyncio.get_running_loop()
                 answer = await asyncio.wait_for(loop.sock_recv(ours, _LOADED.size), _PATIENCE_S)
@@ -154,16 +162,17 @@ async def _in_thread(
     except asyncio.CancelledError:
         with contextlib.suppress(OSError):
             stream.shutdown(socket.SHUT_RDWR)
-        await asyncio.wait([work])
+        await asyncio.gather(work, return_exceptions=True)
         raise
 
 
 def tell_loader(
-    control: socket.socket, image: OpenImage, listener: int, supervisor_pid: int
+    control: socket.socket, image: OpenImage, listener: int, supervisor_pid: int, *, keep_ids: bool
 ) -> None:
     """Give the loader what it loads: plan, listening socket and page files. Raises OSError.
 
-    supervisor_pid: whom the frozen process obeys; see native/timetravel.h.
+    supervisor_pid: whom the frozen process obeys; see native/timetravel.h. keep_ids: in a pid
+    namespace of our own, where the old ids can be had.
     """
     # what was authenticated, not a file that somebody could still change
     plan = os.memfd_create("plan", os.MFD_CLOEXEC)
@@ -171,7 +180,7 @@ def tell_loader(
         os.truncate(plan, len(image.plan))
         with open(plan, "wb", closefd=False) as file:
             file.write(image.plan)
-        request = _LOAD.pack(_LOAD.size, len(image.page_files), supervisor_pid, 0)
+        request = _LOAD.pack(_LOAD.size, len(image.page_files), supervisor_pid, int(keep_ids))
         socket.send_fds(control, [request], [plan, listener])
         for fd in image.page_files:
             socket.send_fds(control, [b"p"], [fd])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Iterator
@@ -26,6 +27,17 @@ class _Buffer(ctypes.Structure):
         ("suboffsets", ctypes.c_void_p),
         ("internal", ctypes.c_void_p),
     )
+
+
+@contextlib.contextmanager
+def address(view: memoryview) -> Iterator[int]:
+    """Where contiguous memory, read-only or not, begins; it stays there meanwhile."""
+    buffer = _Buffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
+    try:
+        yield buffer.buf or 0
+    finally:
+        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
 
 
 @functools.cache
@@ -53,13 +65,10 @@ def cut(view: memoryview) -> Iterator[memoryview]:
     next_size = _cutter()
     if not view.nbytes:
         return
-    whole, buffer = view.cast("B"), _Buffer()
-    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(whole), ctypes.byref(buffer), 0)
-    try:
+    whole = view.cast("B")
+    with address(whole) as start:
         at, end = 0, len(whole)
         while at < end:
-            size = next_size(buffer.buf + at, end - at)
+            size = next_size(start + at, end - at)
             yield whole[at : at + size]
             at += size
-    finally:
-        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))

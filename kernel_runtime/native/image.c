@@ -3,7 +3,6 @@
 #include "image.h"
 
 #include <linux/prctl.h>
-#include <sys/uio.h>
 
 #include "copies.h"
 #include "memory.h"
@@ -20,34 +19,6 @@ static struct tt_context context;
 static struct tt_kept kept;
 
 /* --- writing ---------------------------------------------------------------------------------- */
-
-void tt_image_put(struct tt_image_out *out, enum tt_image_tag tag, const void *data, size_t size,
-                  const void *more, size_t more_size) {
-  struct tt_image_record record = {tag, (uint32_t)size};
-  struct iovec parts[3] = {{&record, sizeof record}, {(void *)data, size}, {(void *)more, more_size}};
-  struct msghdr message;
-  if (tag == TT_IMAGE_MAP) record.size += (uint32_t)more_size;
-  memset(&message, 0, sizeof message);
-  message.msg_iov = parts;
-  message.msg_iovlen = 3;
-  while (!out->error && message.msg_iovlen) {
-    long n = SC(SYS_sendmsg, out->fd, &message, MSG_NOSIGNAL);
-    if (n == -EINTR) continue;
-    if (n < 0) {
-      out->error = (int)n;
-      return;
-    }
-    while (message.msg_iovlen && (size_t)n >= message.msg_iov->iov_len) {
-      n -= (long)message.msg_iov->iov_len;
-      message.msg_iov++;
-      message.msg_iovlen--;
-    }
-    if (message.msg_iovlen) {
-      message.msg_iov->iov_base = (char *)message.msg_iov->iov_base + n;
-      message.msg_iov->iov_len -= (size_t)n;
-    }
-  }
-}
 
 static int copy_vdso(struct tt_image_head *head) {
   for (int i = 0; i < TT_IMAGE_SPECIALS; i++) {
@@ -107,7 +78,8 @@ static int land(struct tt_state *state) {
   SC(SYS_setsid);
   SC(SYS_chdir, "/");
   tt_process_dim();
-  SC(SYS_sendto, landing.control_fd, &answer, sizeof answer, MSG_NOSIGNAL, 0, 0);
+  long sent = SC(SYS_sendto, landing.control_fd, &answer, sizeof answer, MSG_NOSIGNAL, 0, 0);
+  while (sent < 0) SC(SYS_exit_group, 1); /* nobody waits for it any more */
   tt_close(landing.control_fd);
   return landing.listen_fd;
 }

@@ -96,18 +96,23 @@ struct tt_plan_run { /* memory from a page file; sorted by start */
 struct tt_load {
   uint32_t size, page_files;
   int32_t supervisor_pid; /* as in struct tt_freeze, for the frozen process */
-  uint32_t reserved;
+  uint32_t flags;         /* enum tt_load_flags */
 };
 
-enum tt_load_flags { /* what was not put back, though the process is complete */
-  TT_LOAD_NO_BREAK = 1,     /* program break and places of arguments */
-  TT_LOAD_NO_EXECUTABLE = 2 /* /proc/self/exe */
+enum tt_load_flags {
+  TT_LOAD_KEEP_IDS = 1 /* keep clear of the ids of the image's process and threads; only in a pid
+                        * namespace of our own: counting goes on behind them */
+};
+
+enum tt_loaded_flags { /* what was not put back, though the process is complete */
+  TT_LOADED_NO_BREAK = 1,     /* program break and places of arguments */
+  TT_LOADED_NO_EXECUTABLE = 2 /* /proc/self/exe */
 };
 
 struct tt_loaded {
   int32_t error; /* 0 or an errno */
   int32_t pid;
-  uint32_t flags; /* enum tt_load_flags */
+  uint32_t flags; /* enum tt_loaded_flags */
   uint32_t reserved;
   char what[464]; /* with an error: which step, or the name of what differs */
 };
@@ -132,6 +137,7 @@ struct tt_kept {
   int mask; /* umask(2) */
   int dumpable, no_huge_pages, personality, nice, no_new_privileges;
   uint64_t slack, keeps, barriers, states; /* prctl(2), membarrier(2), ARCH_GET_XCOMP_PERM */
+  uint64_t processors[16]; /* that it may run on: 1024 */
   uintptr_t thread_pointer;
   char executable[4096];
 };

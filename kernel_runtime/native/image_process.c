@@ -93,6 +93,7 @@ void tt_kept_note(struct tt_kept *kept) {
   kept->slack = (uint64_t)SC(SYS_prctl, PR_GET_TIMERSLACK);
   n = SC(SYS_membarrier, BARRIER_REGISTRATIONS, 0, 0);
   kept->barriers = n > 0 ? (uint64_t)n : 0;
+  SC(SYS_sched_getaffinity, 0, sizeof kept->processors, kept->processors);
   kept->thread_pointer = tt_thread_pointer();
 #ifdef TT_PERMITTED_STATE
   SC(SYS_arch_prctl, TT_PERMITTED_STATE, &kept->states);
@@ -114,9 +115,9 @@ static uint32_t restore_places(const struct tt_kept *kept) {
   int executable = tt_open(kept->executable, O_RDONLY);
   map.exe_fd = (uint32_t)executable;
   if (executable < 0 || SC(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &map, sizeof map, 0)) {
-    failed |= TT_LOAD_NO_EXECUTABLE;
+    failed |= TT_LOADED_NO_EXECUTABLE;
     map.exe_fd = (uint32_t)-1;
-    if (SC(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &map, sizeof map, 0)) failed |= TT_LOAD_NO_BREAK;
+    if (SC(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &map, sizeof map, 0)) failed |= TT_LOADED_NO_BREAK;
   }
   tt_close(executable);
   return failed;
@@ -145,6 +146,7 @@ uint32_t tt_kept_restore(const struct tt_kept *kept) {
   if (kept->no_new_privileges > 0) SC(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   SC(SYS_personality, kept->personality);
   SC(SYS_setpriority, PRIO_PROCESS, 0, kept->nice);
+  SC(SYS_sched_setaffinity, 0, sizeof kept->processors, kept->processors);
   SC(SYS_prctl, PR_SET_TIMERSLACK, kept->slack);
   for (int bit = 0; bit < 32; bit++)
     if (kept->barriers >> bit & 1) SC(SYS_membarrier, 1 << bit, 0, 0);

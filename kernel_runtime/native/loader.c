@@ -31,6 +31,7 @@ struct den {
   char *stack_end;
   int listen_fd, plan_fd;
   int32_t supervisor_pid;
+  uint32_t flags;
   int page_files[MOST_PAGE_FILES];
   uint32_t count;
 };
@@ -94,6 +95,7 @@ static void take_in(struct den *den) {
   }
   den->count = load.page_files;
   den->supervisor_pid = load.supervisor_pid;
+  den->flags = load.flags;
   must(SC(SYS_fstat, den->plan_fd, &st), "the plan", 0);
   long m = SC(SYS_mmap, 0, st.st_size, PROT_READ, MAP_PRIVATE, den->plan_fd, 0);
   must(m, "the plan", 0);
@@ -379,7 +381,7 @@ __attribute__((used, noreturn)) void tt_loader(void) {
   memset(&den, 0, sizeof den);
   take_in(&den);
   check_machine(&den.plan->head);
-  step_aside(den.plan->head.highest_id);
+  if (den.flags & TT_LOAD_KEEP_IDS) step_aside(den.plan->head.highest_id);
   struct den *moved = make_den(&den);
   /* the same function in the copy of the program */
   void (*there)(void *) = (void (*)(void *))(moved->own + ((const char *)build - __ehdr_start));

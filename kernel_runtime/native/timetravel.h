@@ -116,6 +116,11 @@ TT_EXPORT int tt_pages_touch(int watched_fd);
  * they are. Any thread may call it. */
 TT_EXPORT size_t tt_cut(const unsigned char *data, size_t size);
 
+/* BLAKE2b-256 of four pieces of size bytes each, a multiple of 128, into out, 32 bytes for each.
+ * 0, or -ENOTSUP where the processor cannot do four at once, -EINVAL for another size. Any thread
+ * may call it. */
+TT_EXPORT int tt_digest4(const unsigned char *const data[4], size_t size, unsigned char *out);
+
 /* TT_ABI of the library that was loaded. */
 TT_EXPORT int tt_abi(void);
 

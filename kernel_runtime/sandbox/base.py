@@ -52,6 +52,10 @@ class Sandbox(Protocol):
     async def request(self, op: str, pass_fds: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
         """Ask for an operation of kernel_runtime.sandbox.environment. Raises SandboxError."""
 
+    @property
+    def root(self) -> str:
+        """The root directory of the processes inside, as the supervisor sees it."""
+
     def proc(self, pid: int | str = "") -> str:
         """Return the /proc directory of a process inside, as the supervisor can read it."""
 
@@ -217,7 +221,12 @@ class InitClient:
 
     def proc(self, pid: int | str = "") -> str:
         # the sandbox's own /proc, through its init's root directory: no translating of pids
-        return f"/proc/{self._pid}/root/proc/{pid}"
+        return f"{self.root}/proc/{pid}"
+
+    @property
+    def root(self) -> str:
+        """The root directory of the processes inside, as the supervisor sees it."""
+        return f"/proc/{self._pid}/root"
 
     async def close(self) -> None:
         if self._control is None:

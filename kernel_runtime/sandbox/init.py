@@ -339,6 +339,20 @@ def enter_with_all_ids(flags: int) -> None:
         raise Refused("uid_map", OSError(abs(code), os.strerror(abs(code))))
 
 
+def _count_from_anywhere() -> None:
+    """Let ids of processes begin at a number that each sandbox has for itself.
+
+    A process that comes back from an image of an earlier kernel wants its old ids: here they shall
+    be free. pid_namespaces(7) has the file.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/sys/kernel/pid_max") as f:
+            most = int(f.read())
+        first = int.from_bytes(os.urandom(4), "little") % max(1, most * 3 // 4)
+        with open("/proc/sys/kernel/ns_last_pid", "w") as f:
+            f.write(str(max(300, first)))
+
+
 def main() -> None:
     """Arguments: number of the control socket, mode (``none``, or those of sandbox.namespaces)."""
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -365,6 +379,7 @@ def main() -> None:
         with step("mount /proc"):
             flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
             linux.mount("proc", "/proc", "proc", flags)
+        _count_from_anywhere()
     except Refused as refused:
         refusal = {"refused": refused.step, "error": refused.error.errno or errno.EIO}
         control.send(json.dumps(refusal).encode())

@@ -16,5 +16,9 @@ class NoSandbox(InitClient):
     mode = "none"
     ids_kept = False
 
+    @property
+    def root(self) -> str:
+        return ""
+
     def proc(self, pid: int | str = "") -> str:
         return f"/proc/{pid}"

@@ -39,7 +39,7 @@ def problems(connection: sqlite3.Connection) -> Iterator[str]:
             datetime.fromisoformat(created_at)
             yield from _timeline(connection, id)
         except _DAMAGE as error:
-            yield f"the database: session {id[:12]!r} cannot be read ({error})"
+            yield f"the database: session {str(id)[:12]!r} cannot be read ({error})"
 
 
 def _timeline(connection: sqlite3.Connection, id: str) -> Iterator[str]:

@@ -166,7 +166,7 @@ class Commands:
         restores = self._session.restores
         target = restores.target(checkpoint, undo)
         if only != "files":
-            restores.memory_of(target)
+            restores.check_memory(target)
 
     def _leave(self, request: Request | None, work: Callable[[Request], Awaitable[Answer]]) -> bool:
         """Note what is to be done when the cell that asks has ended. Raises RestoreRefused."""
@@ -406,7 +406,7 @@ class Commands:
         session.router.hold("restore")
         try:
             if compensate:
-                session.restores.memory_of(target)
+                session.restores.check_memory(target)
                 await session.restores.make_idle(force, None)
                 await session.compensations.run(target, None)
             return await session.restores.restore(target, only, force=force, request=None)

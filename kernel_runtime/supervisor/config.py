@@ -35,6 +35,14 @@ class Supervisor(Configurable):
         help="Seconds that the end of the kernel waits for what is being written. A server kills "
         "a kernel that takes longer than five (KernelManager.shutdown_wait_time).",
     ).tag(config=True)
+    images = Bool(
+        True,
+        help="Write the whole process too, with its threads and open files, for the next kernel on "
+        "this machine.",
+    ).tag(config=True, live=True)
+    images_last = Integer(
+        10, min=1, help="Automatic checkpoints of which the image is kept; variables stay longer."
+    ).tag(config=True, live=True)
     verify_every = Float(
         0.0,
         min=0.0,

@@ -74,3 +74,4 @@ class Deletion:
         session = self._session
         session.background(session.tidy_environment())
         session.background(session.durability.sweep())
+        session.background(session.images.sweep())

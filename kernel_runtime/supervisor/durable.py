@@ -104,6 +104,8 @@ class Durability:
     async def _rounds(self) -> None:
         while not self._stopping and (id := await self._next()) is not None:
             await self._write(id)
+            if self._session.images.wanted() and not self._stopping:
+                await self._session.images.write(id)
 
     async def _next(self) -> str | None:
         """Wait until one is due; return its id, or None if there is none."""
@@ -251,11 +253,16 @@ class Durability:
 
     # Reading
 
-    async def manifest(self, capture: Capture) -> dict[str, Any]:
-        """What a capture holds, verified. Raises RestoreRefused; nothing was changed."""
-        assert capture.ref is not None
+    async def manifest(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """What its capture holds, verified. Raises RestoreRefused; nothing was changed."""
+        session = self._session
+        capture = session.timeline[checkpoint.id].capture(KIND)
+        assert capture is not None and capture.ref is not None
         engine, ref = self.engine, capture.ref
         try:
+            await session.persistence.authenticate(
+                session.timeline, session.timeline[checkpoint.id]
+            )
             return await asyncio.to_thread(engine.store.manifest, ref)
         except Exception as error:  # missing, damaged, not ours
             raise RestoreRefused(

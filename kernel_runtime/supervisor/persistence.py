@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.store import resume
 from kernel_runtime.store.database import Store, open_store
 from kernel_runtime.store.errors import StoreError, TimelineInUse
-from kernel_runtime.store.paths import store_directory
+from kernel_runtime.store.paths import key_directory, private_directory, store_directory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.document import Document
 from kernel_runtime.timeline.model import Checkpoint
@@ -50,6 +51,8 @@ class Persistence:
         directory = Path(self._config.store) if self._config.store else store_directory()
         try:
             self._store = open_store(directory)
+            with suppress(StoreError):
+                private_directory(key_directory())  # there before it can be hidden from cells
             timeline = self._load(self._store, epoch)
             self._timeline_id = timeline.id
             self.directory = self._store.directory
@@ -178,14 +181,28 @@ class Persistence:
         # in the worker: after the writes that were submitted before
         return await loop.run_in_executor(self._worker, lambda: ref in _snapshots(store))
 
+    async def authenticate(self, timeline: Timeline, checkpoint: Checkpoint) -> None:
+        """See that what a checkpoint names on the disk is this user's. Raises StoreError."""
+        if self._store is None:
+            raise StoreError("The store is closed.")
+        await self.written()
+        await asyncio.to_thread(self._store.authenticate, timeline.id, checkpoint)
+
     def namespaces(self) -> set[str]:
         """The manifests that some checkpoint of the store names. In any thread.
 
         Raises StoreError where that cannot be known.
         """
+        return self._named("namespace", "dill")
+
+    def images(self) -> set[str]:
+        """The images, likewise."""
+        return self._named("process", "image")
+
+    def _named(self, kind: str, engine: str) -> set[str]:
         if self._store is None:
             raise StoreError("The store is closed.")
-        return self._store.references("namespace", "dill")
+        return self._store.references(kind, engine)
 
     def close(self) -> set[str]:
         """Write what waits; forget timelines without a notebook, which nobody could find again.

@@ -51,8 +51,8 @@ class Portable:
         RestoreFailed (the safety checkpoint holds the state before).
         """
         session = self._session
-        capture = await session.durability.now(target)
-        manifest = await session.durability.manifest(capture)
+        await session.durability.now(target)
+        manifest = await session.durability.manifest(target)
         _check_names(target, manifest, names)
         async with session.lock:
             executor = session.executor
@@ -193,7 +193,7 @@ class Portable:
         if capture is None or capture.state != "ready":
             return ["its variables are not on the disk"]
         try:
-            manifest = await durability.manifest(capture)
+            manifest = await durability.manifest(target)
             loaded = await durability.load_in_scratch(manifest)
         except (RestoreRefused, CheckpointRefused, ChannelError) as error:
             return [str(error)]

@@ -55,7 +55,7 @@ class Replayer:
         timeline = session.timeline
         target = timeline.resolve(checkpoint)
         end = timeline.resolve(until) if until is not None else None
-        session.restores.memory_of(target)
+        session.restores.check_memory(target)
         skipped = self._skipped(skip)
         found = [
             Placed(replace(placed.cell, source=source), placed.checkpoint)

@@ -24,10 +24,12 @@ from kernel_runtime.errors import (
     TimeTravelError,
     UnknownCheckpoint,
 )
+from kernel_runtime.store.errors import StoreError
 from kernel_runtime.supervisor import faults, shared_memory
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.durable import lost_lines
 from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.images import image_of
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.cells import effect_record
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
@@ -64,8 +66,10 @@ class Plan:
     frozen: Frozen | None
     files: RestorePlan | None
     environment: Capture | None = None
+    has_image: bool = False
+    """Whether the process comes from the disk, where there is no frozen one any more."""
     namespace: dict[str, Any] | None = None
-    """The manifest of the portable copy, where there is no frozen process any more."""
+    """The manifest of the portable copy: for want of the process itself, or if it fails."""
     warnings: list[str] = field(default_factory=list)
     resumes: bool = False
     lost: set[str] = field(default_factory=set)
@@ -75,7 +79,7 @@ class Plan:
     @property
     def brings_process(self) -> bool:
         """Whether another process takes the executor's place."""
-        return self.frozen is not None or self.namespace is not None
+        return self.frozen is not None or self.has_image or self.namespace is not None
 
 
 class Restorer:
@@ -93,14 +97,11 @@ class Restorer:
             raise UnknownCheckpoint("--undo", "Nothing was restored yet, so nothing can be undone.")
         return timeline.last_safety
 
-    def memory_of(self, target: Checkpoint) -> Frozen | Capture:
-        """The most faithful capture of a checkpoint's memory. Raises RestoreRefused."""
-        frozen = self._session.frozen.get(target.id)
-        if frozen is not None:
-            return frozen
+    def check_memory(self, target: Checkpoint) -> None:
+        """See that a checkpoint's memory can be brought back. Raises RestoreRefused."""
+        if target.id in self._session.frozen or target.has_durable_session:
+            return
         namespace = target.capture("namespace")
-        if namespace is not None and namespace.state == "ready":
-            return namespace
         capture = target.capture("process")
         files = target.capture("filesystem", engine="workspace")
         why = (capture.error or capture.state) if capture else "it has none"
@@ -123,11 +124,8 @@ class Restorer:
         name = f"#{target.number}"
         files = target.capture("filesystem", engine="workspace")
         if only != "files":
-            memory = self.memory_of(target)
-            if isinstance(memory, Frozen):
-                plan.frozen = memory
-            else:
-                plan.namespace = await session.durability.manifest(memory)
+            self.check_memory(target)
+            await self._plan_memory(plan)
         if only != "process" and session.environment.enabled:
             plan.environment = session.environment.capture_of(target)
             if plan.environment is None:
@@ -162,6 +160,27 @@ class Restorer:
                     if one.reason != DOCUMENT
                 ]
         return plan
+
+    async def _plan_memory(self, plan: Plan) -> None:
+        """The most faithful captures of the target's memory. Raises RestoreRefused."""
+        session = self._session
+        plan.frozen = session.frozen.get(plan.target.id)
+        if plan.frozen is not None:
+            return
+        plan.has_image = image_of(plan.target) is not None
+        if plan.has_image:
+            try:
+                await session.persistence.authenticate(session.timeline, plan.target)
+            except StoreError as error:
+                raise RestoreRefused(f"{error} Nothing was changed.") from error
+        namespace = plan.target.capture("namespace")
+        if namespace is None or namespace.state != "ready":
+            return
+        try:
+            plan.namespace = await session.durability.manifest(plan.target)
+        except RestoreRefused:
+            if not plan.has_image:
+                raise
 
     async def dry_run(self, target: Checkpoint, only: str | None) -> dict[str, Any]:
         """Return a restore result that tells what would be done."""
@@ -432,16 +451,37 @@ class Restorer:
 
     async def _revive(self, plan: Plan) -> Executor:
         """The process that a plan brings back. Raises RestoreFailed."""
-        if plan.namespace is None:
-            assert plan.frozen is not None
+        if plan.frozen is not None:
             return await self.wake(plan.frozen)
+        if plan.has_image:
+            try:
+                return await self._from_image(plan)
+            except RestoreFailed as error:
+                if plan.namespace is None:
+                    raise
+                plan.warnings.append(f"the process itself could not be brought back: {error}")
         session = self._session
+        assert plan.namespace is not None
         seed = plan.namespace.get("hash_seed") or session.hash_seed
         executor = await session.fresh_executor(seed)
         loaded = await session.durability.load(executor, plan.namespace)
         session.hash_seed = seed
         plan.lost = {name for name, _ in loaded.lost}
         plan.warnings += [PORTABLE, *lost_lines(loaded)]
+        return executor
+
+    async def _from_image(self, plan: Plan) -> Executor:
+        session = self._session
+        id = plan.target.id
+        frozen = await session.images.load(plan.target)
+        session.frozen[id] = frozen
+        try:
+            executor = await self.wake(frozen)
+        except RestoreFailed:
+            del session.frozen[id]
+            await session.engine.drop(frozen)
+            raise
+        session.set_process_state(id, "ready", None)
         return executor
 
     async def wake(self, frozen: Frozen) -> Executor:

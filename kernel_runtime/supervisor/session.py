@@ -23,8 +23,7 @@ from kernel_runtime.executor.boot import OWN_SEED
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
-from kernel_runtime.store.errors import StoreError
-from kernel_runtime.store.paths import key_directory, private_directory
+from kernel_runtime.store.paths import key_directory
 from kernel_runtime.supervisor.cells import Cells
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.checkpoints import Checkpointer
@@ -38,6 +37,7 @@ from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
 from kernel_runtime.supervisor.history import History
+from kernel_runtime.supervisor.images import Images
 from kernel_runtime.supervisor.inner import InnerCells
 from kernel_runtime.supervisor.last_words import KEPT, StartFailure, explain
 from kernel_runtime.supervisor.memory import MemoryKeeper
@@ -126,6 +126,7 @@ class Session:
         self.package_steps = PackageSteps(self)
         self.memory = MemoryKeeper(self)
         self.durability = Durability(self)
+        self.images = Images(self, runtime_dir)
         self.cells = Cells(self)
         self.inner = InnerCells(self)
         self.compensations = Compensations(self)
@@ -193,6 +194,7 @@ class Session:
         self.background(self.environment.follow_resolver(self.lock))
         await self.persistence.sweep()
         await self.durability.sweep()
+        await self.images.sweep()
         async with self.lock:
             await self.environment.collect(self.layers_in_use())
         changed = await self.environment.changed_since_last_time()
@@ -244,8 +246,6 @@ class Session:
             self._not_covered(self.persistence.problem, "memory is held all the same")
             return
         workspace = [] if self.config.is_isolated else self.files.roots
-        with contextlib.suppress(OSError, StoreError):
-            private_directory(key_directory())  # what is to be hidden must be there
         try:
             await self.environment.start(
                 self.sandbox,
@@ -554,11 +554,11 @@ class Session:
         pids += [f.twin.pid for f in self.frozen.values() if f.twin is not None]
         return [*pids, *self.durability.copies]
 
-    def set_process_state(self, id: str, state: Any, why: str) -> None:
+    def set_process_state(self, id: str, state: Any, why: str | None) -> None:
         """Note what became of a process capture, and tell everybody."""
         if id not in self.timeline:
             return
-        capture = self.timeline[id].capture("process")
+        capture = self.timeline[id].capture("process", engine=self.engine.name)
         if capture is None:
             return
         self.timeline.set_capture(id, replace(capture, state=state, error=why, ref=None))

@@ -264,7 +264,7 @@ def test_case_19_names_of_ipython(tmp_path: Path) -> None:
         "from numpy import *\nfrom math import sqrt as root\nx = arange(3)",
         "zeros(5_000_000)",
         "(i for i in range(3))",
-        "y = x.sum(); y",
+        "y = x.sum(); ip = get_ipython(); asked = [get_ipython]; y",
         shell=True,
     )
     assert dumped.lost == {}
@@ -279,7 +279,7 @@ print(x.sum(), root(9), y, float64(1.5), int32 is __import__("numpy").int32)
 print(get_ipython() is __import__("IPython").get_ipython(), exit is not None)
 print(type(Out).__name__, type(In).__name__, sorted(Out), In[2], Out is _oh, In is _ih)
 """,
-        "print(_4, _, _i4, _2.shape)",
+        "print(_4, _, _i4[:11], _2.shape, ip is get_ipython(), asked[0]() is ip)",
         "%time None",
         "!echo shell-ok",
         shell=True,
@@ -287,7 +287,7 @@ print(type(Out).__name__, type(In).__name__, sorted(Out), In[2], Out is _oh, In 
     assert came.lost == {}
     assert came.printed[:2] == [
         "3 3.0 3 1.5 True\nTrue True\ndict list [2, 4] zeros(5_000_000) True True\n",
-        "3 3 y = x.sum(); y (5000000,)\n",
+        "3 3 y = x.sum() (5000000,) True True\n",
     ]
     assert "time:" in came.printed[2].lower()
     assert "error" not in came.printed[3].lower()

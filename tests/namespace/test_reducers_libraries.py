@@ -117,7 +117,8 @@ class Model(pydantic.BaseModel):
     a: int
     b: list[int] = []
 model = Model(a="5")
-img = PIL.Image.new("RGB", (4, 4), "red"); frame = pl.DataFrame({"a": [1, 2]})
+img = PIL.Image.new("RGB", (4, 4), "red"); img.save("i.png"); lazy_img = PIL.Image.open("i.png")
+read_img = PIL.Image.open("i.png"); read_img.load(); frame = pl.DataFrame({"a": [1, 2]})
 lazy = frame.lazy().filter(pl.col("a") > 1)
 table = pa.table({"x": [1]})
 fitted = sklearn.linear_model.LinearRegression().fit([[0], [1]], [0, 1])
@@ -133,7 +134,8 @@ shown = IPython.display.HTML("x")
         dumped,
         "print(slotted == Slotted(4), isinstance(model, Model), Model(a=1).a, "
         "model.model_dump_json())",
-        "print(img.getpixel((0, 0)), frame['a'].to_list(), lazy.collect()['a'].to_list(), "
+        "print(img.getpixel((0, 0)) == lazy_img.getpixel((0, 0)) == read_img.getpixel((1, 1)), "
+        "frame['a'].to_list(), lazy.collect()['a'].to_list(), "
         "table['x'].to_pylist(), fitted.predict([[3]]).round().tolist(), shown.data)\n"
         "a, b = np.random.default_rng(3), np.random.RandomState(3); a.random(); b.rand()\n"
         "print(rng.random() == a.random(), old.rand() == b.rand())",
@@ -141,7 +143,7 @@ shown = IPython.display.HTML("x")
 
     assert came.printed == [
         'True True 1 {"a":5,"b":[]}\n',
-        "(255, 0, 0) [1, 2] [2] [1] [3.0] x\nTrue True\n",
+        "True [1, 2] [2] [1] [3.0] x\nTrue True\n",
     ]
 
 

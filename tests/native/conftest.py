@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -36,6 +38,14 @@ def mounting_world(request: pytest.FixtureRequest) -> Iterator[World]:
 def plain_world() -> Iterator[World]:
     """No namespace and no capability."""
     yield from lend("plain")
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    """A folder that an ordinary user reaches, and that outlives a world."""
+    with tempfile.TemporaryDirectory(prefix="tt_native_", dir="/tmp") as name:
+        os.chmod(name, 0o777)
+        yield pathlib.Path(name)
 
 
 def lend(name: str) -> Iterator[World]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-
 import os
 import socket
-
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-
 
 import native_harness
 import native_target as tt
-from native_build import built_loader
+from native_build import built_library, built_loader, built_states
 from native_harness import Frozen, World
 
 from kernel_runtime.engines.image import FileDigests, Loaded, read_answer, tell_loader
-from kernel_runtime.store.images import ImageStore, Written
+from kernel_runtime.store.image_model import OpenImage, Written
+from kernel_runtime.store.images import ImageStore
 from kernel_runtime.store.keys import Keys
 
 
@@ -45,13 +45,40 @@ class Images:
     def load_closely(self, ref: str, world: World) -> tuple[Frozen, Loaded]:
         with self.store.open(ref) as image:
             self.files.check(image, "")
-            path = str(world.folder / f"loaded.{world.count()}")
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-                listener.bind(path)
-                os.chmod(path, 0o777)
-                listener.listen(8)
-                process = world.start_program([str(built_loader())])
-                tell_loader(process.link, image, listener.fileno(), -1)
-            process.link.settimeout(native_harness.PATIENCE)
-            loaded = read_answer(ref, process.link.recv(4096))
-            return Frozen(world, path, loaded.pid, {}), loaded
+            return self.load_opened(image, world)
+
+    def load_opened(self, image: OpenImage, world: World) -> tuple[Frozen, Loaded]:
+        path = str(world.folder / f"loaded.{world.count()}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            os.chmod(path, 0o777)
+            listener.listen(8)
+            process = world.start_program([str(built_loader())])
+            keep = not is_plain(world)
+            tell_loader(process.link, image, listener.fileno(), -1, keep_ids=keep)
+        process.link.settimeout(native_harness.PATIENCE)
+        loaded = read_answer(image.ref, process.link.recv(4096))
+        return Frozen(world, path, loaded.pid, {}), loaded
+
+
+@contextmanager
+def another(kind: str) -> Iterator[World]:
+    """A world like the one that is gone: new processes, new /tmp and /dev/shm."""
+    world = World(kind, built_library(), built_states())
+    try:
+        if not kind.endswith("plain"):
+            assert world.mount("none", "/dev/shm", "tmpfs") == 0
+        yield world
+    finally:
+        world.close()
+
+
+def is_plain(world: World) -> bool:
+    return world.kind.endswith("plain")
+
+
+def load(images: Images, written: Written, world: World) -> Frozen:
+    frozen, loaded = images.load_closely(written.ref, world)
+    # which program a process is may be said by those who can restore checkpoints
+    assert [note.kind for note in loaded.not_captured] == ["process"] * is_plain(world)
+    return frozen

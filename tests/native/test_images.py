@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import native_build
 import native_target as tt
 import pytest
-from image_tools import Images
-from native_harness import Frozen, Process, World
+from image_tools import Images, another, is_plain, load
+from native_harness import World
 from test_libraries import ARROW, ASYNCIO, DUCKDB, NUMPY, POLARS, POOL, has
 
-from kernel_runtime.store.images import ImageDamaged, ImageUnusable, Written
-from kernel_runtime.store.keys import NotAuthentic, NotTrusted
+from kernel_runtime.store.images import Written
 
 STATE = """
 import asyncio, mmap, os, signal, sys, threading, time
@@ -54,7 +47,8 @@ def ours():
     return [os.getpid(), bytes(shared[:6]).decode(), stat[23:26] + stat[42:49],
             os.readlink("/proc/self/exe"), open("/proc/self/comm").read(), os.getcwd(),
             signal.getsignal(signal.SIGUSR1) is not None, os.getpriority(os.PRIO_PROCESS, 0),
-            open("/proc/self/cmdline").read(), os.sysconf("SC_OPEN_MAX"), len(large), hash(bytes(large))]
+            open("/proc/self/cmdline").read(), os.sysconf("SC_OPEN_MAX"), len(large),
+            hash(bytes(large))]
 def umask():
     mask = os.umask(0); os.umask(mask); return mask
 def grow():
@@ -70,37 +64,6 @@ def grow():
 @pytest.fixture
 def images(tmp_path: Path) -> Images:
     return Images(tmp_path / "store")
-
-
-@contextmanager
-def another(kind: str) -> Iterator[World]:
-    """A world like the one that is gone: new processes, new /tmp and /dev/shm."""
-    world = World(kind, native_build.built_library(), native_build.built_states())
-    try:
-        if not kind.endswith("plain"):
-            assert world.mount("none", "/dev/shm", "tmpfs") == 0
-        yield world
-    finally:
-        world.close()
-
-
-def is_plain(world: World) -> bool:
-    return world.kind.endswith("plain")
-
-
-def load(images: Images, written: Written, world: World) -> Frozen:
-    frozen, loaded = images.load_closely(written.ref, world)
-    # which program a process is may be said by those who can restore checkpoints
-    assert [note.kind for note in loaded.not_captured] == ["process"] * is_plain(world)
-    return frozen
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that an ordinary user reaches, and that outlives a world."""
-    with tempfile.TemporaryDirectory(prefix="tt_native_", dir="/tmp") as name:
-        os.chmod(name, 0o777)
-        yield Path(name)
 
 
 def test_it_goes_on(any_world: World, images: Images, folder: Path) -> None:

@@ -38,8 +38,10 @@ from kernel_runtime.executor.namespace.streams import (
 from kernel_runtime.executor.namespace.units import Root
 
 VERSION: Final = 1
-STACK: Final = 512 << 20
-DEPTH: Final = 100_000
+STACKS: Final = (512 << 20, 128 << 20, 32 << 20)
+"""Sizes to try for the stack, in bytes: address space may be limited."""
+STACK_OF_ONE: Final = 5 << 10
+"""More than one level of pickling, or of Python code called from it, takes of the stack."""
 _ONE_RECORDING: Final = 32 << 20
 _ALL_RECORDINGS: Final = 256 << 20
 _SMALL_TEXT: Final = 16 << 10
@@ -69,11 +71,17 @@ def dump(session: SessionState, sink: Sink, *, cut: Cut = cut_by_content) -> dic
             result.append(error)
 
     limit = sys.getrecursionlimit()
-    stack = threading.stack_size(STACK)
+    stack = threading.stack_size()
     try:
-        worker = threading.Thread(target=work)
-        sys.setrecursionlimit(DEPTH)
-        main_thread.serve(worker)
+        for size in STACKS:
+            threading.stack_size(size)
+            sys.setrecursionlimit(size // STACK_OF_ONE)
+            try:
+                main_thread.serve(threading.Thread(target=work))
+                break
+            except RuntimeError:
+                if size == STACKS[-1]:
+                    raise
     finally:
         threading.stack_size(stack)
         sys.setrecursionlimit(limit)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import copyreg
 import enum
 import functools
-import importlib
-import io
 import math
 import pickle
 import sys
@@ -20,7 +18,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from kernel_runtime.executor.namespace import code, registry, sets
+from kernel_runtime.executor.namespace import code, dill_way, registry, sets
 from kernel_runtime.executor.namespace.registry import NotKept
 from kernel_runtime.executor.namespace.session import SessionState
 
@@ -71,6 +69,7 @@ _VALUES: Final = frozenset(
     }
 )
 """Types whose objects are the same wherever they are: nobody asks which one it is."""
+_names_of: Final = vars(types.ModuleType)["__dict__"].__get__
 _UNNAMED: Final = frozenset({int, bool, type(None)})
 _LARGE: Final = 64 << 10
 _HEAP_TYPE: Final = 1 << 9
@@ -106,9 +105,10 @@ class Keeper:
 
     def _learn(self) -> None:
         known = self.known
-        modules = [(n, m) for n, m in sys.modules.items() if isinstance(m, types.ModuleType)]
-        for name, module in modules:
-            names = module.__dict__
+        for name, module in list(sys.modules.items()):
+            if not issubclass(type(module), types.ModuleType):
+                continue
+            names = _names_of(module)  # asked past lazy modules, which would be loaded
             if name != "__main__" and names.get("__spec__") is None and name != "builtins":
                 continue  # nothing can import it: a reducer knows what to do
             known.setdefault(id(module), ("m", name))
@@ -130,12 +130,10 @@ class Keeper:
             if value is not None:
                 known[id(value)] = ("r", place)
         session = self.session
-        for part in _SHELL_PARTS if session.shell is not None else ():
-            value = getattr(session.shell, part, None)
-            if value is not None:
-                known[id(value)] = ("s", part)
-        known[id(session.shell)] = ("s", "") if session.shell is not None else known.get(id(None))
-        known.pop(id(None), None)
+        if session.shell is not None:
+            known[id(session.shell)] = ("s", "")
+            parts = ((part, getattr(session.shell, part, None)) for part in _SHELL_PARTS)
+            known.update({id(value): ("s", part) for part, value in parts if value is not None})
         known[id(session.outputs)] = ("O",)
         known[id(session.inputs)] = ("I",)
         known[id(session.namespace)] = ("n",)
@@ -310,7 +308,8 @@ class UnitPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """What ``__reduce_ex__`` would give, or NotImplemented for functions found by name."""
         kind = type(obj)
-        self.kinds.add(kind)
+        if kind is not Placements:  # in every unit, and nothing of the user's
+            self.kinds.add(kind)
         try:
             return self.keeper.handler(kind)(self, obj)
         except (RecursionError, MemoryError):
@@ -367,7 +366,7 @@ def _own_way(pickler: UnitPickler, obj: Any) -> Any:
         if pickler.keeper.class_key(kind):
             text = f"{type(error).__name__}: {error}"
             raise NotKept(f"a {kind.__name__} refuses to be pickled ({text})") from error
-        return dill_way(obj)
+        return dill_way.reduce(obj)
     if type(result) is not str:
         return result
     # It goes by its name. Is there anything under that name in a fresh process?
@@ -380,44 +379,3 @@ def _own_way(pickler: UnitPickler, obj: Any) -> Any:
     pickler.keeper.by_name.add(id(obj))
     pickler.modules.add(module)
     return result
-
-
-class _Recorder:
-    """Stands for the pickler in a save function of dill's, and notes what it would write."""
-
-    _byref = _recurse = _session = _strictio = _postproc = _main = _fmode = None
-
-    def __init__(self) -> None:
-        self.result: tuple[Any, ...] | None = None
-        self.memo: dict[int, Any] = {}
-
-    def save_reduce(self, func: Any, args: Any, *state: Any, obj: Any = None, **more: Any) -> None:
-        if self.result is not None:
-            raise ValueError("more than one object")
-        names = ("state", "listitems", "dictitems", "state_setter")
-        self.result = (func, args, *state, *(more.get(n) for n in names[len(state) :]))
-
-
-def dill_way(obj: Any) -> Any:
-    """What dill does for a type that neither pickle nor we know. Raises NotKept.
-
-    Never for files and the like: dill opens them again, and may empty them by that.
-    """
-    kind = type(obj)
-    refusal = NotKept(f"a {kind.__name__.replace('_', ' ')} cannot be kept")
-    if isinstance(obj, io.IOBase) or kind.__module__ in ("_io", "io", "_socket", "socket"):
-        raise refusal
-    try:
-        save = importlib.import_module("dill").Pickler.dispatch[kind]
-    except ImportError:
-        raise NotKept(f"{refusal.reason} without the package dill, which is not there") from None
-    except (KeyError, TypeError):
-        raise refusal from None
-    recorder = _Recorder()
-    try:
-        save(recorder, obj)
-    except Exception:
-        raise refusal from None
-    if recorder.result is None:
-        raise refusal
-    return recorder.result

@@ -21,6 +21,7 @@ _SMALL: Final = 8
 _LINEAR_PROBES: Final = 9
 _PERTURB_SHIFT: Final = 5
 _BATCH: Final = 1000
+_LARGEST: Final = 100_000
 _WORD: Final = (1 << 64) - 1
 _IS_KNOWN: Final = (
     sys.implementation.name == "cpython"
@@ -32,7 +33,7 @@ _IS_KNOWN: Final = (
 
 def placement(found: set[Any]) -> tuple[list[Any], int] | None:
     """Items in the order in which to add them, and the size of the table; None if not needed."""
-    if not _IS_KNOWN or len(found) < 2:
+    if not _IS_KNOWN or not 2 <= len(found) <= _LARGEST:
         return None
     items = list(found)
     if not all(type(item) in _PLAIN for item in items):

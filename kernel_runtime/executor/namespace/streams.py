@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 from zlib import crc32
 
+from kernel_runtime.executor import hashing
 from kernel_runtime.executor.namespace.session import Sink, Source
 
 Piece = list[str | int]
@@ -28,18 +29,17 @@ def cut_by_content(view: memoryview) -> Iterator[memoryview]:
     A piece may end after each MEMOIZE of a pickle, and does where a sum of what stands before it
     says so: about each 256th time.
     """
-    data = bytes(view)
     start = 0
-    while len(data) - start > _SHORTEST:
-        end = start + _SHORTEST
+    while len(view) - start > _SHORTEST:
+        data = bytes(view[start : start + _LONGEST])
+        end = _SHORTEST
         while True:
-            end = data.find(b"\x94", end, start + _LONGEST) + 1
+            end = data.find(b"\x94", end) + 1
             if not end or crc32(data[end - 32 : end]) & 0xFF == 0:
                 break
-        end = end or min(start + _LONGEST, len(data))
-        yield view[start:end]
-        start = end
-    if start < len(data):
+        yield view[start : start + (end or len(data))]
+        start += end or len(data)
+    if start < len(view):
         yield view[start:]
 
 
@@ -54,7 +54,20 @@ class Uploader:
 
     def add(self, data: bytes | memoryview) -> Piece:
         """Take a piece, which must not change until ``flush``."""
-        digest = hashlib.blake2b(data, digest_size=32).hexdigest()
+        return self._take(data, hashlib.blake2b(data, digest_size=32).hexdigest())
+
+    def add_memory(self, memory: memoryview) -> list[Piece]:
+        """Take a buffer (contiguous, format ``B``), in pieces of one size."""
+        pieces = [
+            memory[start : start + BUFFER_PIECE] for start in range(0, len(memory), BUFFER_PIECE)
+        ]
+        found: list[Piece] = []
+        for start in range(0, len(pieces), hashing.AT_ONCE):  # sent while they are in the caches
+            group = pieces[start : start + hashing.AT_ONCE]
+            found += map(self._take, group, hashing.digests(group))
+        return found
+
+    def _take(self, data: bytes | memoryview, digest: str) -> Piece:
         if digest not in self._done:
             self._done.add(digest)
             self._waiting[digest] = data
@@ -62,13 +75,6 @@ class Uploader:
             if self._bytes >= _BATCH:
                 self.flush()
         return [digest, len(data)]
-
-    def add_memory(self, memory: memoryview) -> list[Piece]:
-        """Take a buffer (contiguous, format ``B``), in pieces of one size."""
-        return [
-            self.add(memory[start : start + BUFFER_PIECE])
-            for start in range(0, len(memory), BUFFER_PIECE)
-        ]
 
     def flush(self) -> None:
         """Send what waits."""

@@ -20,7 +20,8 @@ _CONNECTIONS: Final = {"sock": None}
 @reducer("logging.Logger")
 def reduce_logger(obj: logging.Logger, context: Context) -> Any:
     name = None if obj is logging.root else obj.name
-    if name is not None and logging.getLogger(name) is not obj:
+    # not by getLogger(): in a copy its lock may be held by a thread that is not there
+    if name is not None and logging.root.manager.loggerDict.get(name) is not obj:
         raise NotKept(f"the logger {name} cannot be kept: logging knows another by that name")
     state = configuration(obj)
     return get_logger, (name,), state, None, None, configure

@@ -74,6 +74,8 @@ REASONS: Final[dict[str | type, str]] = {
     "_lzma.LZMADecompressor": "a decompressor cannot be kept: nothing shows how far it is",
     "_hashlib.HASH": "a digest in the making cannot be kept: nothing shows how far it is",
     "_hashlib.HMAC": "a digest in the making cannot be kept: nothing shows how far it is",
+    "_blake2.blake2b": "a digest in the making cannot be kept: nothing shows how far it is",
+    "_blake2.blake2s": "a digest in the making cannot be kept: nothing shows how far it is",
     "zipfile.ZipFile": "an open archive cannot be kept: it may be in the middle of writing",
     "tarfile.TarFile": "an open archive cannot be kept: it may be in the middle of writing",
     "sqlite3.Cursor": "a cursor cannot be kept: it stands in the middle of a query",

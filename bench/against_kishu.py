@@ -1,0 +1,169 @@
+"""The same workload under this kernel and under Kishu, in turns, in one run.
+
+    python -m venv /some/where && /some/where/bin/pip install kishu==0.3.4 ipykernel scikit-learn
+    python bench/against_kishu.py --kishu /some/where/bin/python [--quick] [--json]
+
+Both sides write each cell's state to the disk. Kishu runs in a stock kernel, in its test mode
+(which only leaves out saving the notebook through a browser, so it is a little faster than for a
+user). Times are from one cell's request to the next cell's reply, less what stock ipykernel takes
+for the same two cells: what a side does between the cells counts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+from durable import WAIT_S, Session, megabytes
+from harness import Kernel, Spread, kernels
+from report import Result, Scale, parser, run
+
+from jupyter_timetravel import Client
+
+CELLS = (
+    "import numpy as np, pandas as pd\n"
+    "from sklearn.ensemble import RandomForestClassifier\n"
+    "rng = np.random.default_rng(0)",
+    "a = rng.random({bytes} // 8)",
+    "frame = pd.DataFrame({{'k': range(100_000), 'v': rng.random(100_000),\n"
+    "    't': [f'row {{n}}' for n in range(100_000)]}})",
+    "dicts = [{{'id': n, 'name': f'name {{n}}', 'value': n / 7}} for n in range(100_000)]",
+    "xs = rng.random((2000, 20))\n"
+    "forest = RandomForestClassifier(50, random_state=0).fit(xs, xs[:, 0] > 0.5)",
+)
+TRIVIAL, ALL, ONE, DICT = "x = 1", "a += 1", "a[{n}] += 1", "dicts[{n}]['value'] += 1"
+INIT = "from kishu import init_kishu\ninit_kishu({notebook!r})"
+HEAD = "print(_kishu._kishu_branch.get_head().commit_id)"
+SHOW = "print(a[0], len(frame), dicts[0]['value'], len(forest.estimators_))"
+
+
+def taken(kernel: Kernel, code: str) -> float:
+    """Seconds from a cell's request to the next one's reply."""
+    started = time.perf_counter()
+    kernel.run(code)
+    kernel.run("pass")
+    return time.perf_counter() - started
+
+
+class Side:
+    """One kernel, what it has stored, and the times of its cells by their kind."""
+
+    def __init__(self, kernel: Kernel, database: Path | None, ours: Session | None) -> None:
+        self.kernel, self.database, self.ours = kernel, database, ours
+        self.times: dict[str, list[float]] = {}
+        self.added: dict[str, list[float]] = {}
+
+    def stored(self) -> int:
+        """Bytes on the disk."""
+        if self.ours is not None:
+            return self.ours.blocks()
+        assert self.database is not None
+        files = self.database.parent.glob(self.database.name + "*")  # a journal too
+        return sum(file.stat().st_blocks * 512 for file in files)
+
+    def settle(self) -> None:
+        """Wait until what has run is on the disk."""
+        if self.ours is not None:
+            client = self.ours.client
+            self.ours.wait(client.list()[-1].number)
+
+    def cell(self, kind: str, code: str) -> None:
+        before = self.stored() if self.database or self.ours else 0
+        self.times.setdefault(kind, []).append(taken(self.kernel, code))
+        if self.database or self.ours:
+            self.settle()
+            self.added.setdefault(kind, []).append(self.stored() - before)
+
+
+def compared(kind: str, sides: dict[str, Side]) -> Result:
+    """What a cell takes more than in a stock kernel."""
+    stock = Spread.of(sides["stock"].times[kind]).median
+    ours, kishu = (
+        Spread.of([value - stock for value in sides[name].times[kind]])
+        for name in ("ours", "kishu")
+    )
+    text = f"{ours.median / kishu.median:.3f} x; stock takes {1000 * stock:.1f} ms"
+    return Result("against_kishu", f"{kind}, more than stock", ours, kishu, text, "0.1 x", "Kishu")
+
+
+def grown(kind: str, sides: dict[str, Side]) -> Result:
+    """What a cell adds on the disk."""
+    ours, kishu = (Spread.of(sides[name].added[kind]).median for name in ("ours", "kishu"))
+    text = f"ours {megabytes(ours)}, Kishu {megabytes(kishu)}: {ours / max(kishu, 1):.3f} x"
+    return Result("against_kishu", f"{kind}, bytes", None, None, text, "0.1 x")
+
+
+def against_kishu(scale: Scale) -> Iterator[Result]:
+    """An array, a frame, a list of dicts and a forest: cells, going back, bytes."""
+    size = scale.large
+    os.environ["KISHU_PATH_ROOT"] = os.environ["JUPYTER_DATA_DIR"]
+    os.environ["ENV_KISHU_TEST_MODE"] = "1"
+    notebook = Path(os.environ["JUPYTER_DATA_DIR"], "kishu.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(), notebook)
+    with (
+        kernels("stock", "kishu", "ours") as (stock, kishu, own),
+        Client(own.client, timeout=WAIT_S) as client,
+    ):
+        client.config(durability="every", durability_interval=0.0)
+        sides = {
+            "stock": Side(stock, None, None),
+            "kishu": Side(kishu, notebook.with_suffix(".kishudb"), None),
+            "ours": Side(own, None, Session(own, client)),
+        }
+        kishu.run(INIT.format(notebook=str(notebook)))
+        for side in sides.values():
+            for code in CELLS:
+                side.kernel.run(code.format(bytes=size))
+            side.settle()
+        print(
+            f"    the first time: ours {megabytes(sides['ours'].stored())}, Kishu "
+            f"{megabytes(sides['kishu'].stored())}",
+            file=sys.stderr,
+        )
+        for number in range(5):
+            for kind, code in (("trivial", TRIVIAL), ("one dict", DICT), ("one item", ONE)):
+                for side in sides.values():
+                    side.cell(kind, code.format(n=1000 * number))
+        commit = kishu.run(HEAD).text.split()[-1]
+        checkpoint = client.checkpoint(comment="here").number
+        before = {name: side.kernel.run(SHOW).text for name, side in sides.items()}
+        for _ in range(3):
+            for side in sides.values():
+                side.cell("add one", ALL)
+        for kind in ("trivial", "one dict", "one item", "add one"):
+            yield compared(kind, sides)
+            yield grown(kind, sides)
+        back: tuple[list[float], list[float]] = ([], [])
+        for _ in range(3):
+            for side in (sides["ours"], sides["kishu"]):
+                side.kernel.run(ALL)
+            started = time.perf_counter()
+            client.restore(checkpoint)
+            own.run("pass")
+            back[0].append(time.perf_counter() - started)
+            started = time.perf_counter()
+            kishu.run(f"_kishu.checkout({commit!r}, skip_notebook=True)")
+            back[1].append(time.perf_counter() - started)
+        for name in ("ours", "kishu"):
+            if sides[name].kernel.run(SHOW).text != before[name]:
+                print(f"    {name} did not come back as it was", file=sys.stderr)
+        ours, theirs = map(Spread.of, back)
+        ratio = f"{ours.median / theirs.median:.4f} x"
+        yield Result("against_kishu", "going back", ours, theirs, ratio, "0.1 x", "Kishu")
+        own.run("a = frame = dicts = forest = None")
+        started = time.perf_counter()
+        client.bring(checkpoint, ["a", "frame", "dicts", "forest"])
+        disk = Spread.of([time.perf_counter() - started])
+        ratio = f"{disk.median / theirs.median:.4f} x"
+        yield Result("against_kishu", "all from the disk", disk, theirs, ratio, "0.1 x", "Kishu")
+
+
+if __name__ == "__main__":
+    arguments = parser(__doc__)
+    arguments.add_argument("--kishu", required=True, metavar="PYTHON", help="that has Kishu")
+    Kernel.pythons["kishu"] = arguments.parse_args().kishu
+    sys.exit(run(arguments, {"against_kishu": against_kishu}))

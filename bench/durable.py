@@ -1,0 +1,295 @@
+"""Time durable checkpoints: what they cost the session, the disk and a restore.
+
+    python bench/durable.py [NAME …] [--quick] [--json] [--list] [--set NAME=VALUE …]
+
+Sides take turns in one run. Where a figure is the processor time of everything that the kernel
+started (copy, scratch process, store) it says so: those run at the lowest priority, so on a loaded
+machine the time on the clock is mostly waiting. What the disk got is the growth of the store's
+folder, in blocks. Nothing here fails because something is slow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from harness import BenchError, Kernel, Spread, kernels
+from report import MB, Benchmark, Result, Scale, label, parser, run
+
+from jupyter_timetravel import Client
+from kernel_runtime.store.namespaces import NamespaceStore
+
+PIECE = 4 * MB
+ARRAY = "import numpy as np; a = np.random.default_rng(0).random({bytes} // 8)"
+DICTS = "dicts = [{'id': n, 'name': f'name {n}', 'value': n / 7} for n in range(100_000)]"
+SPIN = (
+    "import time; t = time.perf_counter()\n"
+    "for n in range(5_000_000): pass\n"
+    "print(time.perf_counter() - t)"
+)
+WAIT_S = 300
+
+
+class Session:
+    """A kernel of ours, and what its checkpoints leave on the disk."""
+
+    def __init__(self, kernel: Kernel, client: Client) -> None:
+        self.kernel, self.client = kernel, client
+        self.store = Path(os.environ["JUPYTER_DATA_DIR"], "timetravel")
+
+    def blocks(self) -> int:
+        """Bytes on the disk below the store's folder of namespaces."""
+        files = Path(self.store, "namespaces").rglob("*")
+        return sum(512 * os.lstat(file).st_blocks for file in files)
+
+    def cpu(self) -> float:
+        """Seconds of processor time of the supervisor and all that it ever started."""
+        supervisor = psutil.Process(self.kernel.manager.provisioner.process.pid)
+        total = 0.0
+        for process in (supervisor, *supervisor.children(recursive=True)):
+            try:
+                total += sum(process.cpu_times()[:4])
+            except psutil.Error:
+                continue
+        return total
+
+    def state(self, number: int) -> str | None:
+        """Of the namespace capture of a checkpoint."""
+        capture = self.client.get(number).capture("namespace")
+        if capture is not None and capture.state == "failed":
+            raise BenchError(f"#{number} was not written: {capture.error}")
+        return capture.state if capture else None
+
+    def durable(self) -> Cost:
+        """Make a checkpoint of the present, wait until it is on the disk."""
+        disk, cpu, started = self.blocks(), self.cpu(), time.perf_counter()
+        number = self.client.checkpoint(comment="here").number
+        self.wait(number)
+        took = time.perf_counter() - started
+        time.sleep(0.3)  # what has ended is reaped
+        return Cost(number, self.blocks() - disk, self.cpu() - cpu, took)
+
+    def wait(self, number: int) -> None:
+        """Until a checkpoint is on the disk."""
+        end = time.monotonic() + WAIT_S
+        while self.state(number) != "ready":
+            if time.monotonic() > end:
+                raise BenchError(f"#{number} was not written within {WAIT_S} s")
+            time.sleep(0.05)
+
+
+class Cost:
+    """What one durable checkpoint took: bytes, seconds of processor time, seconds."""
+
+    def __init__(self, number: int, added: int, cpu: float, took: float) -> None:
+        self.number, self.added, self.cpu, self.took = number, added, cpu, took
+
+
+@contextmanager
+def session(*settings: str) -> Iterator[Session]:
+    """A kernel of ours with a client of the time-travel protocol."""
+    with kernels("ours") as [kernel], Client(kernel.client, timeout=WAIT_S) as client:
+        found = Session(kernel, client)
+        client.config(durability="manual", durability_interval=0.0)
+        yield found
+
+
+def hashing(data: Any) -> float:
+    """Processor seconds of one pass of hashing over memory."""
+    view = memoryview(data).cast("B")
+    started = time.thread_time()
+    for start in range(0, len(view), PIECE):
+        hashlib.blake2b(view[start : start + PIECE], digest_size=32).digest()
+    return time.thread_time() - started
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e6:.2f} MB"
+
+
+def pause(scale: Scale) -> Iterator[Result]:
+    """How much later the next message is taken because of a checkpoint, with a copy and without.
+
+    A copy is being written all the time: as soon as one is done, the next is begun.
+    """
+    for size in scale.sizes:
+        with session() as here:
+            here.kernel.run(ARRAY.format(bytes=size))
+            here.durable()
+            rested: list[float] = []
+            hurried: dict[str, list[float]] = {"every": [], "manual": []}
+            for _ in range(12):
+                for policy, times in hurried.items():
+                    here.client.config(durability=policy)
+                    here.kernel.run("pass")
+                    time.sleep(0.4)
+                    reply = here.kernel.run("pass").reply
+                    if policy == "manual":
+                        rested.append(reply)
+                    times.append(here.kernel.run("pass").reply)
+            base = Spread.of(rested).median
+            with_it, without = (
+                Spread.of([value - base for value in hurried[policy]])
+                for policy in ("every", "manual")
+            )
+            yield Result(
+                "pause",
+                label(size),
+                with_it,
+                without,
+                f"{with_it.median / without.median:.2f} x",
+                "1.10 x",
+                "without",
+            )
+
+
+def back_to_back(scale: Scale) -> Iterator[Result]:
+    """Trivial cells without a pause, while copies are written and without, at 100 MB."""
+    with session() as here:
+        here.kernel.run(ARRAY.format(bytes=100 * MB))
+        here.durable()
+        times: dict[str, list[float]] = {"every": [], "manual": []}
+        for _ in range(8):
+            for policy, found in times.items():
+                here.client.config(durability=policy)
+                here.kernel.run("pass")
+                time.sleep(0.3)
+                found += [here.kernel.run("pass").reply for _ in range(20)]
+        every, manual = (Spread.of(found) for found in times.values())
+        ratio = f"{every.median / manual.median:.2f} x"
+        yield Result("back_to_back", "100 MB", every, manual, ratio, "1.10 x", "manual")
+
+
+def beside(scale: Scale) -> Iterator[Result]:
+    """A cell that needs the processor, while a changed array is written and while nothing is."""
+    size = scale.large
+    with session() as here:
+        here.kernel.run(ARRAY.format(bytes=size))
+        times: dict[str, list[float]] = {"every": [], "manual": []}
+        for _ in range(5):
+            for policy, found in times.items():
+                here.client.config(durability="manual")
+                here.kernel.run("a += 1")
+                here.client.config(durability=policy)
+                here.kernel.run("pass")
+                time.sleep(0.3)
+                found.append(here.kernel.number(SPIN))
+        every, manual = (Spread.of(found) for found in times.values())
+        ratio = f"{every.median / manual.median:.2f} x"
+        yield Result("beside", label(size), every, manual, ratio, "1.10 x", "nothing written")
+
+
+def unchanged(scale: Scale) -> Iterator[Result]:
+    """A second durable checkpoint of one array that did not change."""
+    size = scale.large
+    with session() as here:
+        here.kernel.run(ARRAY.format(bytes=size))
+        data = os.urandom(min(size, 256 * MB))
+        part = size / len(data)
+        first = here.durable()
+        costs, passes = [], []
+        for number in range(5):
+            passes.append(part * hashing(data))
+            here.kernel.run(f"x = {number}")
+            costs.append(here.durable())
+        ours, base = Spread.of([cost.cpu for cost in costs]), Spread.of(passes)
+        added = megabytes(max(cost.added for cost in costs))
+        yield Result("unchanged", f"{label(size)}, bytes", None, None, f"{added} more", "1 MB")
+        ratio = f"{ours.median / base.median:.2f} x"
+        case = f"{label(size)}, processor time"
+        yield Result("unchanged", case, ours, base, ratio, "1 x", "one pass of hashing")
+        text = f"{first.cpu:.2f} s of processor time, {megabytes(first.added)}"
+        yield Result("unchanged", f"{label(size)}, the first one", None, None, text)
+
+
+def one_dict(scale: Scale) -> Iterator[Result]:
+    """One small dict changed in a list of 100,000: what the next durable checkpoint adds."""
+    with session() as here:
+        here.kernel.run(DICTS)
+        first = here.durable()
+        for case, code in (
+            ("a number", "dicts[{n}]['value'] += 1"),
+            ("a text", "dicts[{n}]['name'] = 'a name that is longer'"),
+            ("a key more", "dicts[{n}]['new'] = {n}"),
+        ):
+            added = []
+            for n in (50_000, 3, 77_777):
+                here.kernel.run(code.format(n=n))
+                added.append(here.durable().added)
+            text = f"{megabytes(max(added))} more, the first one {megabytes(first.added)}"
+            yield Result("one_dict", case, None, None, text, "1 MB")
+
+
+def loading(scale: Scale) -> Iterator[Result]:
+    """Variables from the disk against reading their blobs (read, unpack, check)."""
+    size = scale.large
+    with session() as here:
+        here.kernel.run(ARRAY.format(bytes=size // 4))
+        here.kernel.run("b, c, d = a + 1, a * 2, np.arange(len(a))")
+        number = here.durable().number
+        store = NamespaceStore(here.store)
+        names = sorted(store.blobs())
+        brought, read, plain = [], [], []
+        for _ in range(5):
+            here.kernel.run("a = b = c = d = None")
+            started = time.perf_counter()
+            here.client.bring(number, ["a", "b", "c", "d"])
+            brought.append(time.perf_counter() - started)
+            started = time.perf_counter()
+            for name in names:
+                store.get(name)
+            read.append(time.perf_counter() - started)
+            started = time.perf_counter()
+            for name in names:
+                Path(store.path, "blobs", name[:2], name).read_bytes()
+            plain.append(time.perf_counter() - started)
+        ours, base = Spread.of(brought), Spread.of(read)
+        ratio = f"{ours.median / base.median:.2f} x; files as they are {Spread.of(plain).ms()}"
+        yield Result("loading", f"{label(size)}, bring", ours, base, ratio, "1.5 x", "reading")
+
+
+def resume(scale: Scale) -> Iterator[Result]:
+    """A new kernel: from the request to resume to the first reply, against reading the blobs."""
+    size = scale.large
+    notebook = Path(os.environ["JUPYTER_DATA_DIR"], "n.ipynb")
+    notebook.write_text("{}")
+    os.environ["JPY_SESSION_NAME"] = str(notebook)
+    try:
+        with session() as here:
+            here.kernel.run(ARRAY.format(bytes=size))
+            here.durable()
+            store = NamespaceStore(here.store)
+            names = sorted(store.blobs())
+        resumed, read = [], []
+        for _ in range(5):
+            started = time.perf_counter()
+            for name in names:
+                store.get(name)
+            read.append(time.perf_counter() - started)
+            with session() as here:
+                started = time.perf_counter()
+                here.client.resume()
+                here.kernel.run("a[0]")
+                resumed.append(time.perf_counter() - started)
+        ours, base = Spread.of(resumed), Spread.of(read)
+        ratio = f"{ours.median / base.median:.2f} x (a new process and numpy's import are in it)"
+        yield Result("resume", label(size), ours, base, ratio, "1.5 x", "reading")
+    finally:
+        del os.environ["JPY_SESSION_NAME"]
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    function.__name__: function
+    for function in (pause, back_to_back, beside, unchanged, one_dict, loading, resume)
+}
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser(__doc__), BENCHMARKS))

@@ -1,0 +1,100 @@
+"""What a stored process image is to those who use it, and what can be wrong with one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernel_runtime.store.digests import Digest
+from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.image_format import Plan
+
+
+class ImageNotStored(StoreError):
+    """A process image could not be written; the session and its frozen process are as they were."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(
+            f"The process image could not be written: {cause}. Nothing of it is kept; the session "
+            "runs on, and other checkpoints are not affected. The next checkpoint tries again."
+        )
+
+
+class ImageUnusable(StoreError):
+    """A process image cannot be loaded here: nothing of it was mapped or run."""
+
+    def __init__(self, ref: str, cause: str) -> None:
+        super().__init__(
+            f"The process image {ref[:12]} cannot be used: {cause}. Nothing of it was loaded. "
+            "Other captures of the checkpoint and other checkpoints are not affected."
+        )
+
+
+class ImageDamaged(ImageUnusable):
+    """A file of a process image is missing or not what was written: nothing of it was loaded."""
+
+
+@dataclass(frozen=True)
+class FileInUse:
+    """A file that an image refers to by its path, as it was when the image was written."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    digest: str = ""
+
+    def is_same(self, found: os.stat_result) -> bool:
+        """Whether nobody has written to it or replaced it since, as far as times tell."""
+        return (found.st_size, found.st_mtime_ns, found.st_ctime_ns) == (
+            self.size,
+            self.mtime_ns,
+            self.ctime_ns,
+        )
+
+
+FileDigests = Callable[[FileInUse], str]
+"""Returns the digest of a file that is still the same. Raises OSError."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of `ImageStore.take_in`."""
+
+    ref: Digest
+    bytes: int
+    """Of memory that the image holds."""
+    stored_bytes: int
+    """Added to the store."""
+
+
+@dataclass
+class OpenImage:
+    """An authentic image, its page files open."""
+
+    ref: Digest
+    manifest: dict[str, Any]
+    plan: bytes
+    page_files: list[int] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[FileInUse]:
+        """The files that it refers to by their paths."""
+        return [FileInUse(*values) for values in self.manifest["files"]]
+
+    def parsed(self) -> Plan:
+        """The plan, understood."""
+        return Plan.decode(self.plan, self.manifest["head"])
+
+    def close(self) -> None:
+        """Let go of the page files. The second call does nothing."""
+        while self.page_files:
+            os.close(self.page_files.pop())
+
+    def __enter__(self) -> OpenImage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

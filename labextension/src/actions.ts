@@ -1,0 +1,242 @@
+/** What the user's commands do, with the questions before and the notifications after. */
+import { Dialog, InputDialog, Notification, showDialog } from '@jupyterlab/apputils';
+import { TranslationBundle } from '@jupyterlab/translation';
+
+import { DiffBody, IChoice, PreviewBody } from './diff';
+import { ISubject } from './follow';
+import { holds, ICheckpoint, IRestored, ISettings, Only } from './tokens';
+
+export interface IActionSettings {
+  readonly now: ISettings;
+  set(name: keyof ISettings, value: boolean): Promise<void>;
+}
+
+export class Actions {
+  constructor(
+    private _settings: IActionSettings,
+    private _trans: TranslationBundle
+  ) {}
+
+  /** Go back, after a preview unless that is turned off. */
+  async restore(subject: ISubject, record: ICheckpoint, only: Only = null): Promise<void> {
+    const { timeline, document } = subject;
+    const can = holds(record);
+    if (only === null && !can.memory) {
+      only = 'files';
+    }
+    if (only === 'files' ? !can.files : !can.memory) {
+      this._tell('warning', this._trans.__('#%1 does not hold that any more.', record.number));
+      return;
+    }
+    await this._attempt(async () => {
+      const knowsCells = only === null && (document?.has(record) ?? false);
+      let notebook = knowsCells && this._settings.now.restoreNotebook;
+      if (this._settings.now.preview) {
+        const choice = await this._ask(subject, record, only, knowsCells ? notebook : null);
+        if (choice === null) {
+          return;
+        }
+        notebook = choice.notebook;
+      }
+      const result = await timeline.restore(record, only);
+      if (notebook) {
+        document!.putBack(record);
+      }
+      this._tellRestored(subject, result, notebook);
+    });
+  }
+
+  async undo(subject: ISubject): Promise<void> {
+    await this._attempt(async () => {
+      this._tellRestored(subject, await subject.timeline.undo(), false);
+    });
+  }
+
+  async resume(subject: ISubject): Promise<void> {
+    await this._attempt(async () => {
+      this._tellRestored(subject, await subject.timeline.resume(), false);
+    });
+  }
+
+  /** Put the cells back as they were; the kernel stays where it is. */
+  asItWas(subject: ISubject, record: ICheckpoint): void {
+    const { document } = subject;
+    if (!document?.putBack(record)) {
+      this._tell(
+        'warning',
+        this._trans.__(
+          'The cells at #%1 are not known: this page was opened after it. Nothing was changed.',
+          record.number
+        )
+      );
+      return;
+    }
+    this._tell('success', this._trans.__('The cells are as they were at #%1.', record.number), () =>
+      document.undoPutBack()
+    );
+  }
+
+  async checkpoint(subject: ISubject): Promise<void> {
+    const answer = await InputDialog.getText({
+      title: this._trans.__('Checkpoint now'),
+      label: this._trans.__('Comment'),
+      placeholder: this._trans.__('before the join'),
+      okLabel: this._trans.__('Checkpoint')
+    });
+    if (answer.button.accept) {
+      await this._attempt(() => subject.timeline.checkpoint(answer.value ?? ''));
+    }
+  }
+
+  async label(subject: ISubject, record: ICheckpoint): Promise<void> {
+    const answer = await InputDialog.getText({
+      title: this._trans.__('Label of #%1', record.number),
+      label: this._trans.__('Leave it empty to remove the label.'),
+      text: record.label ?? '',
+      okLabel: this._trans.__('Set')
+    });
+    if (answer.button.accept) {
+      const label = (answer.value ?? '').trim();
+      await this._attempt(() => subject.timeline.label(record, label || null));
+    }
+  }
+
+  async pin(subject: ISubject, record: ICheckpoint): Promise<void> {
+    await this._attempt(() => subject.timeline.pin(record, !record.pinned));
+  }
+
+  async remove(subject: ISubject, record: ICheckpoint): Promise<void> {
+    const answer = await showDialog({
+      title: this._trans.__('Delete #%1?', record.number),
+      body: this._trans.__('It cannot be gone back to afterwards. The session stays as it is.'),
+      buttons: [
+        Dialog.cancelButton({ label: this._trans.__('Cancel') }),
+        Dialog.warnButton({ label: this._trans.__('Delete') })
+      ]
+    });
+    if (answer.button.accept) {
+      await this._attempt(() => subject.timeline.remove(record));
+    }
+  }
+
+  /** Show what is different in `other` (null: the present) from a checkpoint. */
+  async compare(subject: ISubject, record: ICheckpoint, other: ICheckpoint | null): Promise<void> {
+    await this._attempt(async () => {
+      const diff = await subject.timeline.diff(record, other);
+      await showDialog({
+        title: other
+          ? this._trans.__('From #%1 to #%2', record.number, other.number)
+          : this._trans.__('From #%1 to the present', record.number),
+        body: new DiffBody(diff, this._trans),
+        buttons: [Dialog.okButton({ label: this._trans.__('Close') })]
+      });
+    });
+  }
+
+  /** Ask with which other one to compare. */
+  async compareWith(subject: ISubject, record: ICheckpoint): Promise<void> {
+    const others = [...subject.timeline.records.values()]
+      .filter(other => other !== record)
+      .sort((a, b) => b.number - a.number);
+    const items = others.map(o => `#${o.number} ${o.label ?? (o.comment || o.code)}`);
+    const answer = await InputDialog.getItem({
+      title: this._trans.__('Compare #%1 with', record.number),
+      items,
+      okLabel: this._trans.__('Compare')
+    });
+    const other = others[items.indexOf(answer.value ?? '')];
+    if (answer.button.accept && other !== undefined) {
+      const [first, second] = [record, other].sort((a, b) => a.number - b.number);
+      await this.compare(subject, first, second);
+    }
+  }
+
+  async bring(subject: ISubject, record: ICheckpoint, names: string[]): Promise<void> {
+    await this._attempt(async () => {
+      const text = await subject.timeline.bring(record, names);
+      this._tell('success', text, () => this.undo(subject));
+    });
+  }
+
+  async verify(subject: ISubject, record: ICheckpoint): Promise<void> {
+    await this._attempt(async () => {
+      this._tell('info', await subject.timeline.verify(record));
+    });
+  }
+
+  /** Somebody else, or a cell, went back: it is said once, with its undo. */
+  tellOthers(subject: ISubject, result: IRestored): void {
+    if (this._settings.now.notify) {
+      this._tellRestored(subject, result, false);
+    }
+  }
+
+  private async _ask(
+    subject: ISubject,
+    record: ICheckpoint,
+    only: Only,
+    notebook: boolean | null
+  ): Promise<IChoice | null> {
+    const plan = await subject.timeline.preview(record, only);
+    const what = {
+      process: this._trans.__('Bring back the memory of #%1?', record.number),
+      files: this._trans.__('Bring back the files of #%1?', record.number)
+    };
+    const answer = await showDialog({
+      title: only === null ? this._trans.__('Go back to #%1?', record.number) : what[only],
+      body: new PreviewBody(plan, notebook, this._trans),
+      buttons: [
+        Dialog.cancelButton({ label: this._trans.__('Cancel') }),
+        Dialog.okButton({ label: this._trans.__('Go back') })
+      ],
+      defaultButton: 1
+    });
+    if (!answer.button.accept) {
+      return null;
+    }
+    const choice = answer.value as IChoice;
+    if (!choice.preview) {
+      await this._settings.set('preview', false);
+    }
+    return choice;
+  }
+
+  private _tellRestored(subject: ISubject, result: IRestored, notebook: boolean): void {
+    const name = subject.widget.title.label;
+    const text = `${name}: ${result.text}`;
+    this._tell('success', text, async () => {
+      await this.undo(subject);
+      if (notebook) {
+        subject.document?.undoPutBack();
+      }
+    });
+  }
+
+  private async _attempt(work: () => Promise<unknown>): Promise<void> {
+    try {
+      await work();
+    } catch (error) {
+      this._tell('error', (error as Error).message);
+    }
+  }
+
+  private _tell(
+    type: 'info' | 'success' | 'warning' | 'error',
+    text: string,
+    undo?: () => unknown
+  ): void {
+    const actions = undo
+      ? [{ label: this._trans.__('Undo'), callback: () => void undo() }]
+      : undefined;
+    Notification.emit(shorten(text), type, {
+      autoClose: type === 'error' ? false : 8000,
+      actions
+    });
+  }
+}
+
+/** A notification is cut after 140 characters by JupyterLab: it is cut where a line ends, here. */
+function shorten(text: string): string {
+  const [first] = text.trim().split('\n');
+  return first.length > 500 ? `${first.slice(0, 499)}…` : first;
+}

@@ -1,0 +1,125 @@
+/** Wires the parts to the front end; what they do is in the other files. */
+import {
+  ILabShell,
+  ILayoutRestorer,
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ICommandPalette, IToolbarWidgetRegistry } from '@jupyterlab/apputils';
+import { IConsoleTracker } from '@jupyterlab/console';
+import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { Actions, IActionSettings } from './actions';
+import { addCommands } from './commands';
+import { Follower, ISubject } from './follow';
+import { Marks } from './marks';
+import { TimelinePanel } from './panel';
+import { CommandIDs, DEFAULTS, ISettings, PLUGIN } from './tokens';
+import { menuButton } from './toolbar';
+
+const PALETTE = [
+  CommandIDs.open,
+  CommandIDs.checkpoint,
+  CommandIDs.undo,
+  CommandIDs.beforeCell,
+  CommandIDs.restore,
+  CommandIDs.restoreMemory,
+  CommandIDs.restoreFiles,
+  CommandIDs.asItWas,
+  CommandIDs.comparePresent,
+  CommandIDs.compare,
+  CommandIDs.label,
+  CommandIDs.pin,
+  CommandIDs.remove,
+  CommandIDs.verify,
+  CommandIDs.resume,
+  CommandIDs.refresh,
+  CommandIDs.switchKernel
+];
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: PLUGIN,
+  description: 'The timeline of a time-travelling kernel.',
+  autoStart: true,
+  optional: [
+    INotebookTracker,
+    IConsoleTracker,
+    ISettingRegistry,
+    ITranslator,
+    ICommandPalette,
+    ILayoutRestorer,
+    ILabShell,
+    IToolbarWidgetRegistry
+  ],
+  activate: (
+    app: JupyterFrontEnd,
+    notebooks: INotebookTracker | null,
+    consoles: IConsoleTracker | null,
+    registry: ISettingRegistry | null,
+    translator: ITranslator | null,
+    palette: ICommandPalette | null,
+    restorer: ILayoutRestorer | null,
+    labShell: ILabShell | null,
+    toolbars: IToolbarWidgetRegistry | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('jupyter_timetravel');
+    let loaded: ISettingRegistry.ISettings | null = null;
+    const settings: IActionSettings = {
+      get now(): ISettings {
+        return loaded === null ? DEFAULTS : { ...DEFAULTS, ...(loaded.composite as object) };
+      },
+      set: async (name, value) => {
+        await loaded?.set(name, value);
+      }
+    };
+    const follower = new Follower(notebooks, consoles);
+    labShell?.currentChanged.connect((_, args) => follower.follow(args.newValue));
+    const actions = new Actions(settings, trans);
+    const panel = new TimelinePanel({
+      follower,
+      commands: app.commands,
+      settings: () => settings.now,
+      trans
+    });
+    addCommands(app, follower, panel, actions, trans);
+    app.shell.add(panel, 'right', { rank: 600, type: 'Time Travel' });
+    restorer?.add(panel, panel.id);
+    PALETTE.forEach(command => palette?.addItem({ command, category: trans.__('Time Travel') }));
+    toolbars?.addFactory<NotebookPanel>('Notebook', 'timetravel', () =>
+      menuButton(app.commands, trans)
+    );
+
+    const marks: Marks[] = [];
+    const attach = (subject: ISubject) => {
+      subject.timeline.restored.connect((_, { result, ours }) => {
+        if (!ours) {
+          actions.tellOthers(subject, result);
+        }
+      });
+      if (subject.document !== null) {
+        marks.push(new Marks(subject, app.commands, () => settings.now, trans));
+      }
+    };
+    for (const subject of follower.subjects) {
+      attach(subject);
+    }
+    follower.added.connect((_, subject) => attach(subject));
+
+    void registry?.load(PLUGIN).then(
+      found => {
+        loaded = found;
+        const refresh = () => {
+          panel.update();
+          marks.forEach(mark => mark.update());
+        };
+        found.changed.connect(refresh);
+        refresh();
+      },
+      error => console.error('jupyter-timetravel: its settings could not be read.', error)
+    );
+  }
+};
+
+export default plugin;

@@ -1,0 +1,153 @@
+/**
+ * What the notebook shows of the timeline: cells whose output is of an undone run are dimmed, and
+ * each cell has a button back to before it. Nothing of that is in the document.
+ */
+import { Cell } from '@jupyterlab/cells';
+import { NotebookActions } from '@jupyterlab/notebook';
+import { TranslationBundle } from '@jupyterlab/translation';
+import { CommandRegistry } from '@lumino/commands';
+
+import { ISubject } from './follow';
+import { beforeIcon } from './icons';
+import { CommandIDs, ICheckpoint, ISettings } from './tokens';
+
+const UNDONE = 'jp-TimeTravel-undone';
+const SINCE = 'jp-TimeTravel-since';
+const BEFORE = 'jp-TimeTravel-before';
+
+export class Marks {
+  constructor(
+    private _subject: ISubject,
+    private _commands: CommandRegistry,
+    private _settings: () => ISettings,
+    private _trans: TranslationBundle
+  ) {
+    const { timeline, document } = _subject;
+    timeline.changed.connect(this.update, this);
+    document!.putBackDone.connect((_, { since }) => {
+      this._since = since;
+      this.update();
+    }, this);
+    document!.panel.content.modelContentChanged.connect(this._onContent, this);
+    NotebookActions.executionScheduled.connect(this._onRun, this);
+    document!.panel.disposed.connect(() =>
+      NotebookActions.executionScheduled.disconnect(this._onRun, this)
+    );
+    this.update();
+  }
+
+  /** How many cells are marked as undone. */
+  get count(): number {
+    return this._undone.size;
+  }
+
+  update(): void {
+    this._undone = this._settings().marks ? this._find() : new Set();
+    this._show();
+  }
+
+  private _find(): Set<string> {
+    const { timeline, document } = this._subject;
+    const newest = new Map<string, ICheckpoint>();
+    for (const record of timeline.records.values()) {
+      const id = record.coordinate.cell_id;
+      if (id !== null && record.reason === 'cell') {
+        const other = newest.get(id);
+        if (other === undefined || other.number < record.number) {
+          newest.set(id, record);
+        }
+      }
+    }
+    document!.shown.forEach((record, id) => newest.set(id, record));
+    const undone = new Set<string>();
+    newest.forEach((record, id) => {
+      if (!timeline.path.has(record.id) && !this._running.has(id)) {
+        undone.add(id);
+      }
+    });
+    // what was scheduled has its own checkpoint now, or never ran
+    for (const id of this._running) {
+      const record = newest.get(id);
+      if (record === undefined || timeline.path.has(record.id)) {
+        this._running.delete(id);
+      }
+    }
+    return undone;
+  }
+
+  private _onContent(): void {
+    if (this._subject.document!.panel.content.widgets.length !== this._cells) {
+      this._show(); // a new widget has no mark yet
+    }
+  }
+
+  private _onRun(_: unknown, args: { notebook: unknown; cell: Cell }): void {
+    if (args.notebook === this._subject.document!.panel.content) {
+      this._running.add(args.cell.model.id);
+      this._since.delete(args.cell.model.id);
+      this._undone.delete(args.cell.model.id);
+      this._show();
+    }
+  }
+
+  private _show(): void {
+    const { panel } = this._subject.document!;
+    if (panel.isDisposed) {
+      return;
+    }
+    this._cells = panel.content.widgets.length;
+    for (const cell of panel.content.widgets) {
+      const id = cell.model.id;
+      this._mark(cell, UNDONE, this._undone.has(id), this._trans.__('undone'));
+      this._mark(cell, SINCE, this._since.has(id), this._trans.__('made since'));
+      this._button(cell, this._subject.timeline.beforeCell(id));
+    }
+    panel.node.dataset.timetravelUndone = String(this._undone.size);
+  }
+
+  private _mark(cell: Cell, name: string, wanted: boolean, text: string): void {
+    if (cell.hasClass(name) === wanted) {
+      return;
+    }
+    cell.toggleClass(name, wanted);
+    if (wanted) {
+      const badge = window.document.createElement('div');
+      badge.className = `jp-TimeTravel-mark ${name}-mark`;
+      badge.setAttribute('role', 'note');
+      badge.textContent = text;
+      cell.node.append(badge);
+    } else {
+      cell.node.querySelector(`:scope > .${name}-mark`)?.remove();
+    }
+  }
+
+  /** The button in the cell's margin; hidden where there is nothing to go back to. */
+  private _button(cell: Cell, before: ICheckpoint | null): void {
+    let button = cell.node.querySelector<HTMLButtonElement>(`:scope > .${BEFORE}`);
+    if (button === null) {
+      if (before === null) {
+        return;
+      }
+      button = window.document.createElement('button');
+      button.className = BEFORE;
+      button.dataset.command = CommandIDs.beforeCell;
+      beforeIcon.element({ container: button, tag: 'span', width: '14px' });
+      button.addEventListener('click', event => {
+        event.stopPropagation();
+        void this._commands.execute(CommandIDs.beforeCell, { cell: cell.model.id });
+      });
+      cell.node.append(button);
+    }
+    button.hidden = before === null;
+    if (before !== null) {
+      const text = this._trans.__('Go back to before this cell (#%1)', before.number);
+      button.title = text;
+      button.setAttribute('aria-label', text);
+    }
+  }
+
+  private _undone = new Set<string>();
+  private _cells = 0;
+  private _since = new Set<string>();
+  private _running = new Set<string>();
+}

@@ -1,0 +1,350 @@
+/** The timeline of one notebook's or console's kernel: what is known of it, and what can be asked. */
+import { ISessionContext } from '@jupyterlab/apputils';
+import { Kernel, KernelMessage } from '@jupyterlab/services';
+import { JSONObject } from '@lumino/coreutils';
+import { ISignal, Signal } from '@lumino/signaling';
+
+import { eventOf, request, speaks } from './protocol';
+import {
+  ICheckpoint,
+  IDiff,
+  IEvent,
+  IListing,
+  IRestored,
+  ISummary,
+  KERNEL,
+  Only,
+  PROVISIONER
+} from './tokens';
+import { Tree } from './tree';
+
+/**
+ * absent: there is no kernel. connecting: it has not answered yet. unmanaged: it has no time travel.
+ * ready: the list is complete and live. failed: `problem` says why there is no list.
+ */
+export type State = 'absent' | 'connecting' | 'unmanaged' | 'ready' | 'failed';
+
+export interface IRunning {
+  record: ICheckpoint;
+  /** As the kernel names it: plan, safety, stop, filesystem, process, answer. */
+  step: string;
+}
+
+export interface IOutcome {
+  result: IRestored;
+  /** Whether this page asked for it. */
+  ours: boolean;
+}
+
+export class Timeline extends Tree {
+  constructor(readonly context: ISessionContext) {
+    super();
+    context.kernelChanged.connect(this._onKernel, this);
+    context.statusChanged.connect(this._onStatus, this);
+    context.iopubMessage.connect(this._onMessage, this);
+    context.connectionStatusChanged.connect(this._onConnection, this);
+    context.disposed.connect(this.dispose, this);
+    void this.refresh();
+  }
+
+  /** Anything that is shown may be different now. */
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  /** A checkpoint was made. The page has shown what the cell before it wrote. */
+  get created(): ISignal<this, ICheckpoint> {
+    return this._created;
+  }
+
+  /** The session is at another checkpoint now. */
+  get restored(): ISignal<this, IOutcome> {
+    return this._restored;
+  }
+
+  /** A restore was asked for: the last moment at which the page shows the state before it. */
+  get leaving(): ISignal<this, void> {
+    return this._leaving;
+  }
+
+  state: State = 'connecting';
+  problem = '';
+  running: IRunning | null = null;
+  /** What the kernel said of itself that is worth a line. */
+  notice = '';
+  isDisposed = false;
+
+  /** Go back. Throws Refused or Unanswered; `restored` is emitted when the kernel says so. */
+  async restore(record: ICheckpoint, only: Only = null): Promise<IRestored> {
+    return this._goBack('restore', { checkpoint: record.id, only });
+  }
+
+  /** Take back the last restore. */
+  async undo(): Promise<IRestored> {
+    return this._goBack('restore', { undo: true });
+  }
+
+  /** Bring back the memory of the session before this kernel. */
+  async resume(): Promise<IRestored> {
+    return this._goBack('resume', {});
+  }
+
+  async preview(record: ICheckpoint, only: Only = null): Promise<IRestored> {
+    return this._request('restore', { checkpoint: record.id, only, dry_run: true });
+  }
+
+  async checkpoint(comment: string): Promise<ICheckpoint> {
+    return (await this._request<{ checkpoint: ICheckpoint }>('checkpoint', { comment })).checkpoint;
+  }
+
+  async label(record: ICheckpoint, label: string | null): Promise<void> {
+    await this._request('label', { checkpoint: record.id, label });
+  }
+
+  async pin(record: ICheckpoint, pinned: boolean): Promise<void> {
+    await this._request('pin', { checkpoint: record.id, pinned });
+  }
+
+  async remove(record: ICheckpoint): Promise<void> {
+    await this._request('delete', { checkpoint: record.id });
+  }
+
+  /** What is different in `b`, or in the present, from `a`. */
+  async diff(a: ICheckpoint, b: ICheckpoint | null): Promise<IDiff> {
+    return this._request('diff', { a: a.id, b: b?.id ?? null });
+  }
+
+  async variables(record: ICheckpoint): Promise<Record<string, ISummary>> {
+    const found = await this._request<{ variables: Record<string, ISummary> }>('get', {
+      checkpoint: record.id
+    });
+    return found.variables;
+  }
+
+  /** Bring these variables into the present as they were. Returns what the kernel says of it. */
+  async bring(record: ICheckpoint, names: string[]): Promise<string> {
+    return (await this._request<{ text: string }>('bring', { checkpoint: record.id, names })).text;
+  }
+
+  async verify(record: ICheckpoint): Promise<string> {
+    return (await this._request<{ text: string }>('verify', { checkpoint: record.id })).text;
+  }
+
+  /** Read the whole list anew, and ask for events. */
+  async refresh(): Promise<void> {
+    const kernel = this.context.session?.kernel ?? null;
+    const round = ++this._round; // a later call makes this one's answers worthless
+    const isLate = () => round !== this._round || this.isDisposed;
+    if (kernel === null) {
+      this._reset('absent');
+      return;
+    }
+    if (this.state !== 'ready' || kernel.id !== this._kernelId) {
+      this._reset('connecting');
+      this._kernelId = kernel.id;
+    }
+    this._waiting = [];
+    try {
+      const can = await speaks(kernel);
+      if (isLate()) {
+        return;
+      }
+      if (!can) {
+        this._reset('unmanaged');
+        return;
+      }
+      await request(kernel, 'subscribe');
+      const listing = await request<IListing>(kernel, 'list');
+      if (isLate()) {
+        return;
+      }
+      this.fill(listing);
+      this.state = 'ready';
+      const waiting = this._waiting;
+      this._waiting = null;
+      waiting.forEach(event => this._apply(event));
+      this._emit();
+    } catch (error) {
+      if (!isLate()) {
+        this._reset('failed');
+        this.problem = (error as Error).message;
+        this._emit();
+      }
+    }
+  }
+
+  /** The kernels with time travel that the server offers, the usual one first. */
+  get alternatives(): { name: string; title: string }[] {
+    const specs = this.context.specsManager.specs?.kernelspecs ?? {};
+    return Object.values(specs)
+      .flatMap(spec => (spec ? [spec] : []))
+      .filter(
+        spec =>
+          spec.argv?.includes('kernel_runtime') ||
+          (spec.metadata?.kernel_provisioner as JSONObject | undefined)?.provisioner_name ===
+            PROVISIONER
+      )
+      .map(spec => ({ name: spec.name, title: spec.display_name }))
+      .sort((a, b) => Number(b.name === KERNEL) - Number(a.name === KERNEL));
+  }
+
+  async switchKernel(name: string): Promise<void> {
+    await this.context.changeKernel({ name });
+  }
+
+  dispose(): void {
+    if (!this.isDisposed) {
+      this.isDisposed = true;
+      Signal.clearData(this);
+    }
+  }
+
+  private async _goBack(command: string, args: JSONObject): Promise<IRestored> {
+    this._leaving.emit();
+    this._ours += 1;
+    try {
+      const result = await this._request<IRestored>(command, args);
+      this._finish(result); // unless the event of it was faster, as it should be
+      return result;
+    } finally {
+      this._ours -= 1;
+    }
+  }
+
+  private async _request<T>(command: string, args: JSONObject): Promise<T> {
+    const kernel = this.context.session?.kernel;
+    if (!kernel) {
+      throw new Error('There is no kernel. Nothing was done; start one and try again.');
+    }
+    return request<T>(kernel, command, args);
+  }
+
+  private _onKernel(): void {
+    this.running = null;
+    void this.refresh();
+  }
+
+  private _onStatus(_: unknown, status: Kernel.Status): void {
+    if (['restarting', 'autorestarting', 'dead', 'terminating'].includes(status)) {
+      // the next kernel knows of no subscription
+      this.running = null;
+      this._stale = true;
+      if (status === 'dead' || status === 'terminating') {
+        this._reset('absent');
+        return;
+      }
+      this._emit();
+    } else if (this._stale && (status === 'idle' || status === 'busy')) {
+      this._stale = false;
+      void this.refresh();
+    }
+  }
+
+  private _onConnection(_: unknown, status: Kernel.ConnectionStatus): void {
+    if (status === 'connected' && this.state !== 'connecting') {
+      void this.refresh(); // what happened meanwhile was not heard
+    }
+  }
+
+  private _onMessage(_: unknown, message: KernelMessage.IMessage): void {
+    const event = eventOf(message);
+    if (event === null) {
+      return;
+    }
+    const isGap = this._sequence !== 0 && event.sequence !== this._sequence + 1;
+    this._sequence = event.sequence;
+    if (this._waiting !== null) {
+      this._waiting.push(event);
+      return;
+    }
+    this._apply(event);
+    this._emit();
+    if (isGap) {
+      void this.refresh();
+    }
+  }
+
+  private _apply(event: IEvent): void {
+    const record = event.checkpoint ?? null;
+    switch (event.event) {
+      case 'checkpoint_created':
+        this.put(record!);
+        if (record!.is_head) {
+          this.setHead(record!.id);
+        }
+        this._created.emit(record!);
+        break;
+      case 'checkpoint_changed':
+        this.put(record!);
+        break;
+      case 'checkpoint_deleted':
+        this.delete(event.id!);
+        break;
+      case 'restore_started':
+        this.running = { record: record!, step: 'plan' };
+        break;
+      case 'restore_progress':
+        if (this.running !== null) {
+          this.running = { ...this.running, step: event.step ?? '' };
+        }
+        break;
+      case 'restore_failed':
+        this.running = null;
+        break;
+      case 'restore_finished':
+        this._finish(event as unknown as IRestored);
+        break;
+      case 'executor_died':
+        this.running = null;
+        this.notice = event.text ?? '';
+        if (record !== null) {
+          this.put(record);
+          this.setHead(record.id);
+        }
+        break;
+    }
+  }
+
+  private _finish(result: IRestored): void {
+    const key = [result.checkpoint.id, result.safety?.id, result.took_ms].join();
+    if (key === this._lastRestore) {
+      return;
+    }
+    this._lastRestore = key;
+    this.running = null;
+    this.put(result.checkpoint);
+    if (result.checkpoint.is_head) {
+      this.setHead(result.checkpoint.id);
+    }
+    this._restored.emit({ result, ours: this._ours > 0 });
+    this._emit();
+  }
+
+  private _reset(state: State): void {
+    this.state = state;
+    this.problem = this.notice = '';
+    this.running = null;
+    this.fill({ checkpoints: [], parents: {}, head: null });
+    this._sequence = 0;
+    this._waiting = null;
+    this._emit();
+  }
+
+  private _emit(): void {
+    if (!this.isDisposed) {
+      this._changed.emit();
+    }
+  }
+
+  private _changed = new Signal<this, void>(this);
+  private _created = new Signal<this, ICheckpoint>(this);
+  private _restored = new Signal<this, IOutcome>(this);
+  private _leaving = new Signal<this, void>(this);
+  private _waiting: IEvent[] | null = null;
+  private _sequence = 0;
+  private _round = 0;
+  private _ours = 0;
+  private _stale = false;
+  private _kernelId = '';
+  private _lastRestore = '';
+}

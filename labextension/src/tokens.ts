@@ -1,0 +1,172 @@
+/** What travels over the wire (docs/protocol.md), and the names of our own commands. */
+
+export const PLUGIN = 'jupyter-timetravel:plugin';
+export const KERNEL = 'python3-timetravel';
+export const PROVISIONER = 'timetravel-provisioner';
+
+export interface INote {
+  kind: string;
+  subject: string;
+  detail: string;
+}
+
+export interface ICapture {
+  kind: 'process' | 'filesystem' | 'namespace';
+  engine: string;
+  state: 'pending' | 'ready' | 'failed' | 'evicted';
+  bytes: number;
+  error: string | null;
+  verified_at?: string | null;
+  not_captured: INote[];
+}
+
+export interface ICheckpoint {
+  id: string;
+  number: number;
+  parent: string | null;
+  created_at: string;
+  comment: string;
+  label: string | null;
+  pinned: boolean;
+  is_auto: boolean;
+  reason: 'cell' | 'manual' | 'safety' | 'restart' | 'start';
+  code: string;
+  is_head: boolean;
+  coordinate: {
+    epoch: string;
+    incarnation: number;
+    execution_count: number;
+    cell_id: string | null;
+    msg_id: string | null;
+  };
+  captures: ICapture[];
+}
+
+export interface ISummary {
+  type: string;
+  size: number | null;
+  shape: string | null;
+  value: string | null;
+}
+
+export interface IDifferences {
+  added: (ISummary & { name: string })[];
+  removed: (ISummary & { name: string })[];
+  changed: { name: string; before: ISummary; after: ISummary }[];
+}
+
+export interface IChange {
+  path: string;
+  kind: 'created' | 'changed' | 'deleted' | 'metadata';
+  size_before: number | null;
+  size_after: number | null;
+}
+
+export interface IPackage {
+  manager: string;
+  name: string;
+  before: string | null;
+  after: string | null;
+}
+
+export interface IVariable {
+  name: string;
+  before: string | null;
+  after: string | null;
+}
+
+/** What `diff` answers, and what a restore did or would do. */
+export interface IDiff {
+  variables: IDifferences;
+  files: IChange[];
+  packages: IPackage[];
+  environment: IChange[];
+  environment_complete: boolean;
+  environ: IVariable[];
+}
+
+export interface IRestored extends IDiff {
+  checkpoint: ICheckpoint;
+  safety: ICheckpoint | null;
+  dry_run: boolean;
+  warnings: string[];
+  took_ms: number;
+  text: string;
+  environment_differs?: boolean;
+  environment_paths?: number;
+}
+
+export interface IListing {
+  checkpoints: ICheckpoint[];
+  parents: Record<string, string | null>;
+  head: string | null;
+}
+
+/** Of a `timetravel_event`: `event` says which of the optional fields are there. */
+export interface IEvent {
+  version: number;
+  event: string;
+  sequence: number;
+  checkpoint?: ICheckpoint | null;
+  id?: string;
+  step?: string;
+  text?: string;
+  evalue?: string;
+}
+
+export type Only = 'process' | 'files' | null;
+
+export interface ISettings {
+  preview: boolean;
+  showAutomatic: boolean;
+  marks: boolean;
+  notify: boolean;
+  restoreNotebook: boolean;
+}
+
+export const DEFAULTS: ISettings = {
+  preview: true,
+  showAutomatic: true,
+  marks: true,
+  notify: true,
+  restoreNotebook: false
+};
+
+export namespace CommandIDs {
+  export const open = 'timetravel:open';
+  export const checkpoint = 'timetravel:checkpoint';
+  export const restore = 'timetravel:restore';
+  export const restoreMemory = 'timetravel:restore-memory';
+  export const restoreFiles = 'timetravel:restore-files';
+  export const undo = 'timetravel:undo';
+  export const beforeCell = 'timetravel:before-cell';
+  export const asItWas = 'timetravel:notebook-as-it-was';
+  export const label = 'timetravel:label';
+  export const pin = 'timetravel:pin';
+  export const remove = 'timetravel:delete';
+  export const compare = 'timetravel:compare';
+  export const comparePresent = 'timetravel:compare-present';
+  export const bring = 'timetravel:bring';
+  export const verify = 'timetravel:verify';
+  export const resume = 'timetravel:resume';
+  export const refresh = 'timetravel:refresh';
+  export const switchKernel = 'timetravel:switch-kernel';
+}
+
+/** The newest capture of a kind that can be used, or the one that says why there is none. */
+export function captureOf(record: ICheckpoint, kind: ICapture['kind']): ICapture | undefined {
+  const found = record.captures.filter(capture => capture.kind === kind);
+  return found.find(capture => capture.state === 'ready') ?? found[0];
+}
+
+function isReady(record: ICheckpoint, kind: ICapture['kind']): boolean {
+  return captureOf(record, kind)?.state === 'ready';
+}
+
+/** What a restore of this checkpoint can bring back. */
+export function holds(record: ICheckpoint): { memory: boolean; files: boolean } {
+  return {
+    memory: isReady(record, 'process') || isReady(record, 'namespace'),
+    files: isReady(record, 'filesystem')
+  };
+}

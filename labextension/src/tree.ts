@@ -1,0 +1,102 @@
+/** The checkpoints that are known, and how they descend from each other. */
+import { pathOf } from './graph';
+import { ICheckpoint, IListing } from './tokens';
+
+export class Tree {
+  head: string | null = null;
+  readonly records = new Map<string, ICheckpoint>();
+  readonly parents = new Map<string, string | null>();
+
+  /** The ids of the present and of all that it descends from. */
+  get path(): Set<string> {
+    if (this._path === null) {
+      this._path = pathOf(this.head, this.parents);
+    }
+    return this._path;
+  }
+
+  /** By cell: the checkpoint made last of it, on the present branch or, failing that, at all. */
+  get runs(): Map<string, ICheckpoint> {
+    if (this._runs !== null) {
+      return this._runs;
+    }
+    const runs = new Map<string, ICheckpoint>();
+    for (const record of this.records.values()) {
+      const id = record.coordinate.cell_id;
+      if (id === null || record.reason !== 'cell') {
+        continue;
+      }
+      const other = runs.get(id);
+      const isPresent = this.path.has(record.id);
+      const isBetter =
+        other === undefined ||
+        (isPresent === this.path.has(other.id) ? record.number > other.number : isPresent);
+      if (isBetter) {
+        runs.set(id, record);
+      }
+    }
+    this._runs = runs;
+    return runs;
+  }
+
+  /** The checkpoint from which the newest run of a cell started, or null. */
+  beforeCell(cellId: string): ICheckpoint | null {
+    const own = this.runs.get(cellId);
+    const parent = own === undefined ? null : (this.parents.get(own.id) ?? null);
+    return parent === null ? null : (this.records.get(parent) ?? null);
+  }
+
+  /** What `resume` would bring back: variables on the disk, in a kernel that holds no memory yet. */
+  get resumable(): ICheckpoint | null {
+    let found: ICheckpoint | null = null;
+    for (const record of this.records.values()) {
+      for (const { kind, state } of record.captures) {
+        if (kind === 'process' && (state === 'ready' || state === 'pending')) {
+          return null;
+        }
+        if (kind === 'namespace' && state === 'ready' && record.number > (found?.number ?? -1)) {
+          found = record;
+        }
+      }
+    }
+    return found;
+  }
+
+  protected fill(listing: IListing): void {
+    this.records.clear();
+    this.parents.clear();
+    listing.checkpoints.forEach(record => this.records.set(record.id, record));
+    Object.entries(listing.parents).forEach(([id, parent]) => this.parents.set(id, parent));
+    this.setHead(listing.head);
+  }
+
+  protected put(record: ICheckpoint): void {
+    this.records.set(record.id, record);
+    this.parents.set(record.id, record.parent);
+    this._path = this._runs = null;
+  }
+
+  protected setHead(id: string | null): void {
+    this.head = id;
+    this._path = this._runs = null;
+  }
+
+  protected delete(id: string): void {
+    const parent = this.parents.get(id) ?? null;
+    this.records.delete(id);
+    this.parents.delete(id);
+    this.parents.forEach((value, child) => {
+      if (value === id) {
+        this.parents.set(child, parent);
+        const record = this.records.get(child);
+        if (record) {
+          this.records.set(child, { ...record, parent });
+        }
+      }
+    });
+    this._path = this._runs = null;
+  }
+
+  private _path: Set<string> | null = null;
+  private _runs: Map<string, ICheckpoint> | null = null;
+}

@@ -1,0 +1,168 @@
+"""A Jupyter server and a person at its pages. Nothing is waited for by time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+TOKEN = "browser-test"
+PATIENCE_MS = 20_000
+FRONT_ENDS = {"lab": "lab/tree", "notebook": "notebooks"}  # name: path of its page of a notebook
+CHROMIUM_OPTIONS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+
+
+@dataclass
+class Server:
+    """One that runs: its address, its folder of notebooks, its folder of connection files."""
+
+    url: str
+    folder: Path
+    runtime: Path
+
+    def notebook(self, path: str, cells: Sequence[str], kernel: str = "python3-timetravel") -> str:
+        """Write a notebook, and return its path from the server's folder."""
+        document = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(source) for source in cells],
+            metadata={"kernelspec": {"name": kernel, "display_name": "x"}},
+        )
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(document, self.folder / path)
+        return path
+
+
+@contextmanager
+def running_server(root: Path) -> Iterator[Server]:
+    """A server of its own, with a home of its own."""
+    notebooks, home, runtime = root / "notebooks", root / "home", root / "server-info"
+    settings = home / ".jupyter" / "labconfig"
+    for folder in (notebooks, settings):
+        folder.mkdir(parents=True)
+    news = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
+    (settings / "page_config.json").write_text(json.dumps(news))
+    env = {**os.environ, "HOME": str(home), "JUPYTER_RUNTIME_DIR": str(runtime)}
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+    command += ["--ServerApp.port=0", f"--IdentityProvider.token={TOKEN}"]
+    command += ["--LabApp.expose_app_in_browser=True"]
+    with (root / "server.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=notebooks, env=env, stdout=log, stderr=log)
+    try:
+        url = _address(process, runtime, root / "server.log")
+        yield Server(url, notebooks, runtime)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _address(process: subprocess.Popen[bytes], folder: Path, log: Path) -> str:
+    """The address that the server writes down when it listens."""
+    info = folder / f"jpserver-{process.pid}.json"
+    while True:
+        if info.exists() and (text := info.read_text()):
+            return str(json.loads(text)["url"])
+        try:
+            process.wait(timeout=0.1)
+        except subprocess.TimeoutExpired:
+            continue
+        pytest.fail(log.read_text())
+
+
+@dataclass
+class Notebook:
+    """A person at a notebook, with the sidebar beside it."""
+
+    page: Any
+    server: Server
+    expect: Any
+
+    def open(self, front_end: str, path: str, cells: int, status: str = "idle") -> None:
+        """Go to the page of a notebook, and wait until its kernel is there."""
+        self.page.goto(f"{self.server.url}{FRONT_ENDS[front_end]}/{path}?token={TOKEN}&reset")
+        self.wait(cells, status)
+
+    def wait(self, cells: int, status: str = "idle") -> None:
+        self.cell(cells - 1).wait_for()
+        # in a narrow toolbar it is there, but not in view
+        selector = f'.jp-Notebook-ExecutionIndicator[data-status="{status}"]'
+        self.page.locator(selector).first.wait_for(state="attached")
+
+    @property
+    def panel(self) -> Any:
+        return self.page.locator("#jp-timetravel-panel")
+
+    def show_panel(self, state: str = "ready") -> None:
+        """Open the sidebar by the notebook's toolbar."""
+        if not self.panel.is_visible():
+            self.page.locator(".jp-TimeTravel-toolbarButton").first.click()
+            self.page.get_by_role("menuitem", name="Show the Timeline").click()
+        self.in_state(state)
+
+    def in_state(self, state: str) -> None:
+        self.page.locator(f'#jp-timetravel-panel[data-state="{state}"]').wait_for()
+
+    def cell(self, index: int) -> Any:
+        """One of the cells on screen."""
+        visible = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-CodeCell"
+        return self.page.locator(visible).nth(index)
+
+    def run(self, index: int, text: str | None = None) -> None:
+        """Run a cell as a person would, and wait for what it prints."""
+        cell = self.cell(index)
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("Control+Enter")
+        if text is not None:
+            output = cell.locator(".jp-OutputArea-output").last
+            self.expect(output).to_contain_text(text, timeout=PATIENCE_MS)
+
+    def row(self, number: int, **marks: str) -> Any:
+        """A row of the list; ``head="true"`` for the present."""
+        given = "".join(f'[data-{name}="{value}"]' for name, value in marks.items())
+        return self.panel.locator(f'.jp-TimeTravel-row[data-number="{number}"]{given}')
+
+    def restore(self, number: int, *, preview: bool = True, cells: bool = False) -> None:
+        """Click a row's button, and the dialog's; wait until it is the present."""
+        self.row(number).locator(".jp-TimeTravel-restore").click()
+        if preview:
+            self.accept(cells=cells)
+        self.row(number, head="true").wait_for()
+
+    def accept(self, *, cells: bool = False) -> None:
+        dialog = self.page.locator(".jp-Dialog")
+        if cells:
+            dialog.locator('input[name="notebook"]').check()
+        dialog.locator("button.jp-mod-accept, button.jp-mod-warn").last.click()
+        dialog.wait_for(state="detached")
+
+    def notified(self, text: str) -> Any:
+        return self.page.locator(".Toastify__toast", has_text=text).last
+
+    def execute(self, command: str, **args: Any) -> None:
+        """Run one of the front end's commands by name."""
+        self.page.evaluate(
+            "([id, args]) => void window.jupyterapp.commands.execute(id, args)", [command, args]
+        )
+
+    def save(self) -> None:
+        """Save, and wait until the server has written it."""
+        with self.page.expect_response(lambda answer: answer.request.method == "PUT"):
+            self.page.keyboard.press("Control+s")
+
+    def undone(self, count: int) -> None:
+        """Wait until so many cells are marked as undone."""
+        front = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+        self.page.locator(f'{front}[data-timetravel-undone="{count}"]').wait_for()
+        self.expect(self.page.locator(".jp-TimeTravel-undone")).to_have_count(count)

@@ -1,0 +1,277 @@
+"""The sidebar as a person uses it, beside real notebooks with real kernels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import FRONT_ENDS, Notebook, Server
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+pytest.importorskip("jupyterlab", reason="needs JupyterLab")
+
+MAKE = "from pathlib import Path\nx = [1, 2, 3]; Path('note').write_text('old'); print('made', x)"
+WRECK = "x.clear(); Path('note').unlink(); y = 1; print('wrecked', x)"
+LOOK = "print('seen', x, Path('note').exists())"
+AXE = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+@pytest.fixture
+def person(server: Server, page: Any) -> Notebook:
+    return Notebook(page, server, playwright.expect)
+
+
+def sources(path: Path) -> list[str]:
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_back_and_forth(person: Notebook, server: Server, front_end: str) -> None:
+    """One story: three cells, back by a click, undo, back to before a cell, a branch."""
+    path = server.notebook(f"{front_end}/story.ipynb", [MAKE, WRECK, LOOK])
+    person.open(front_end, path, 3)
+    person.show_panel()
+    person.run(0, "made")
+    person.run(1, "wrecked")
+    person.run(2, "seen [] False")
+    person.row(3, head="true").wait_for()
+    assert "x.clear()" in person.row(2).inner_text()
+
+    # the preview tells what changes; the cells that ran since are marked
+    person.row(1).locator(".jp-TimeTravel-restore").click()
+    dialog = person.page.locator(".jp-Dialog")
+    dialog.locator('tr[data-name="y"][data-sign="−"]').wait_for()
+    dialog.locator('tr[data-name="x"][data-sign="~"]').wait_for()
+    assert dialog.locator('tr[data-sign="+"]').inner_text().split()[1].endswith("note")
+    person.accept()
+    person.row(1, head="true").wait_for()
+    person.undone(2)
+    assert person.row(3).get_attribute("data-present") == "false"
+
+    # undo from the notification: nothing is undone any more
+    person.notified("restored #1").get_by_text("Undo").click()
+    person.undone(0)
+
+    # back to before the second cell, by the button on the cell, and a branch from there
+    person.cell(1).locator(".cm-content").click()
+    person.cell(1).locator('[data-command="timetravel:before-cell"]').click()
+    person.accept()
+    person.row(1, head="true").wait_for()
+    person.undone(2)
+    person.run(2, "seen [1, 2, 3] True")
+    person.undone(1)
+
+    # nothing of this is in the file
+    person.save()
+    playwright.expect(person.page.locator(".jp-Dialog")).to_have_count(0)
+    written = server.folder / path
+    assert sources(written) == [MAKE, WRECK, LOOK]
+    assert "imetravel" not in written.read_text().replace("python3-timetravel", "")
+
+
+def test_the_notebook_as_it_was(person: Notebook, server: Server) -> None:
+    """Kernel and cells go back as one, what was made since is kept; one undo brings all back."""
+    path = server.notebook("cells.ipynb", ["a = 1; print('first', a)", "b = 2; print('second', b)"])
+    person.open("lab", path, 2)
+    person.show_panel()
+    person.run(0, "first 1")
+    person.run(1, "second 2")
+    person.row(2, head="true").wait_for()
+    person.cell(0).locator(".cm-content").click()
+    person.page.keyboard.press("Control+End")
+    person.page.keyboard.type("  # why")
+    person.run(0, "first 1")
+    person.row(3, head="true").wait_for()
+    person.page.keyboard.press("Escape")
+    person.page.keyboard.press("d")
+    person.page.keyboard.press("d")  # the first cell is gone
+    person.page.keyboard.press("b")  # and a new one is there, never run
+    person.page.keyboard.press("Enter")
+    person.page.locator(".jp-Cell.jp-mod-active .cm-editor.cm-focused").wait_for()
+    person.page.keyboard.type("# my notes")
+    person.cell(0).locator(".cm-content").click()
+    person.page.keyboard.press("Control+End")
+    person.page.keyboard.type("  # half")
+
+    person.restore(2, cells=True)
+    cells = person.page.locator(".jp-Notebook .jp-CodeCell")
+    person.expect(cells).to_have_count(3)
+    person.expect(person.cell(0)).to_contain_text("print('first', a)")
+    person.expect(person.cell(0)).not_to_contain_text("why")
+    person.expect(person.cell(0)).to_contain_text("first 1")
+    person.expect(person.cell(1)).to_contain_text("second 2")
+    person.expect(person.cell(1)).not_to_contain_text("half")
+    person.expect(person.cell(2)).to_contain_text("# my notes")
+    person.expect(person.page.locator(".jp-TimeTravel-since")).to_have_count(1)
+    person.undone(0)
+
+    # one undo of the notebook brings back the cells of before
+    person.execute("notebook:undo-cell-action")
+    person.expect(cells).to_have_count(2)
+    person.expect(person.cell(0)).to_contain_text("# half")
+    person.expect(person.cell(0)).to_contain_text("second 2")
+    person.expect(person.cell(1)).to_contain_text("# my notes")
+
+
+def test_by_hand(person: Notebook, server: Server) -> None:
+    """A checkpoint with a comment, a label, a pin, a comparison, a deletion; and by keyboard."""
+    path = server.notebook("hand.ipynb", ["v = 1; print('v', v)", "v = 2; print('v', v)"])
+    person.open("lab", path, 2)
+    person.show_panel()
+    person.run(0, "v 1")
+    person.row(1, head="true").wait_for()
+    person.panel.locator('[data-command="timetravel:checkpoint"]').click()
+    person.page.locator(".jp-Dialog input").fill("before the join")
+    person.accept()
+    person.row(2, head="true").wait_for()
+    assert "before the join" in person.row(2).inner_text()
+    person.run(1, "v 2")
+    person.row(3, head="true").wait_for()
+
+    def choose(number: int, name: str) -> None:
+        person.row(number).click(button="right")
+        person.page.get_by_role("menuitem", name=name).click()
+
+    choose(2, "Label…")
+    person.page.locator(".jp-Dialog input").fill("join")
+    person.accept()
+    person.row(2).locator(".jp-mod-label", has_text="join").wait_for()
+    choose(2, "Pin")
+    person.row(2).locator(".jp-mod-pinned").wait_for()
+    choose(1, "Compare with the Present")
+    person.page.locator('.jp-Dialog tr[data-name="v"][data-sign="~"]').wait_for()
+    person.accept()
+    choose(1, "Delete…")
+    person.accept()
+    person.row(1).wait_for(state="detached")
+
+    details = person.panel.locator(".jp-TimeTravel-details")
+    person.row(2).click()
+    details.locator('table[data-loaded] tr[data-name="v"]').wait_for()
+    rows = person.panel.locator(".jp-TimeTravel-rows")
+    rows.focus()
+    person.page.keyboard.press("Home")
+    person.panel.locator('.jp-TimeTravel-details[data-number="3"]').wait_for()
+    person.page.keyboard.press("ArrowDown")
+    person.panel.locator('.jp-TimeTravel-details[data-number="2"]').wait_for()
+    person.page.keyboard.press("Enter")
+    person.accept()
+    person.row(2, head="true").wait_for()
+    person.undone(1)
+
+
+def test_two_notebooks_and_a_reload(person: Notebook, server: Server) -> None:
+    """The panel follows the one in front; what it shows of it survives a reload."""
+    first = server.notebook("first.ipynb", ["va = 1; print('va', va)", "va = 2; print('va', va)"])
+    second = server.notebook("second.ipynb", ["vb = 1; print('vb', vb)"])
+    person.open("lab", first, 2)
+    person.show_panel()
+    person.run(0, "va 1")
+    person.run(1, "va 2")
+    person.row(2, head="true").wait_for()
+    person.restore(1)
+    person.undone(1)
+
+    person.execute("docmanager:open", path=second)
+    person.panel.locator('h2[data-document="second.ipynb"]').wait_for()
+    person.in_state("ready")
+    person.run(0, "vb 1")
+    person.row(1, head="true").wait_for()
+    assert "vb" in person.row(1).inner_text()
+    person.expect(person.row(2)).to_have_count(0)
+
+    person.execute("docmanager:open", path=first)
+    person.panel.locator('h2[data-document="first.ipynb"]').wait_for()
+    person.row(1, head="true").wait_for()
+    assert "va" in person.row(1).inner_text()
+
+    person.save()
+    person.page.reload()
+    person.wait(2)
+    person.show_panel()
+    person.row(1, head="true").wait_for()
+    person.undone(1)
+    person.run(1, "va 2")
+    person.undone(0)
+
+
+def test_the_kernel_goes_away(person: Notebook, server: Server) -> None:
+    """A crash, a restart, a kernel without time travel, and back: the panel says which."""
+    cells = ["k = 1; print('k', k)", "import os; os._exit(1)", "print('still', k)"]
+    path = server.notebook("away.ipynb", cells)
+    person.open("lab", path, 3)
+    person.show_panel()
+    person.run(0, "k 1")
+    person.row(1, head="true").wait_for()
+    person.run(1, "back at")
+    person.run(2, "still 1")
+
+    person.execute("kernelmenu:restart")
+    person.accept()
+    person.panel.locator(".jp-mod-boundary").first.wait_for()
+    person.in_state("ready")
+    person.run(0, "k 1")
+
+    change = "window.jupyterapp.shell.currentWidget.sessionContext.changeKernel({name: 'python3'})"
+    person.page.evaluate(f"() => void {change}")
+    person.in_state("unmanaged")
+    person.panel.locator('[data-command="timetravel:switch-kernel"]').first.click()
+    person.in_state("ready")
+    person.row(1).wait_for()
+
+
+def test_a_thousand_checkpoints(person: Notebook, server: Server) -> None:
+    """Only what is in view is in the page, and the oldest is a key away."""
+    from jupyter_timetravel import Client
+
+    path = server.notebook("many.ipynb", ["n = 0; print('n', n)"])
+    person.open("lab", path, 1)
+    person.show_panel()
+    person.run(0, "n 0")
+    person.row(1, head="true").wait_for()
+    person.page.goto("about:blank")  # faster: the kernel goes on
+    newest = max(server.runtime.glob("kernel-*.json"), key=lambda file: file.stat().st_mtime)
+    with Client.from_connection_file(str(newest)) as session:
+        for number in range(2, 1001):
+            session.checkpoint(f"by hand {number}")
+    person.open("lab", path, 1)
+    person.show_panel()
+    rows = person.panel.locator('.jp-TimeTravel-rows[data-count="1001"]')
+    rows.wait_for()
+    assert person.panel.locator(".jp-TimeTravel-row").count() < 80
+    rows.focus()
+    person.page.keyboard.press("End")
+    person.row(0).wait_for()
+    assert person.panel.locator(".jp-TimeTravel-row").count() < 80
+    person.page.keyboard.press("Home")
+    person.row(1000, head="true").wait_for()
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_it_can_be_read(person: Notebook, server: Server, theme: str, tmp_path: Path) -> None:
+    """No serious finding of axe in the panel, in either theme."""
+    if not AXE.exists():
+        pytest.skip("missing ability: axe-core (npm ci in labextension)")
+    path = server.notebook(
+        f"{theme.split()[-1]}.ipynb", ["r = 1; print('r', r)", "r = 2; print('r', r)"]
+    )
+    person.open("lab", path, 2)
+    person.execute("apputils:change-theme", theme=theme)
+    person.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
+    person.show_panel()
+    person.run(0, "r 1")
+    person.run(1, "r 2")
+    person.row(2, head="true").wait_for()
+    person.restore(1)
+    person.undone(1)
+    person.row(2).click()
+    person.panel.locator("table[data-loaded]").wait_for()
+    person.page.screenshot(path=str(tmp_path / "theme.png"))
+    person.page.add_script_tag(path=str(AXE))
+    found = person.page.evaluate("() => axe.run('#jp-timetravel-panel')")
+    serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    assert not serious, json.dumps([(v["id"], v["nodes"][0]["html"]) for v in serious], indent=1)

@@ -1,0 +1,104 @@
+"""The exact process on the disk: after everything was killed it goes on where it stood."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SESSION = """
+import asyncio, threading, time
+def count():
+    n = 0
+    while True: yield n; n += 1
+it = count(); next(it), next(it)
+ticks = [0]
+def tick():
+    while True: time.sleep(0.01); ticks[0] += 1
+thread = threading.Thread(target=tick, daemon=True); thread.start()
+log = open('log', 'w'); log.write('half a line'); log.flush(); log.write(', buffered')
+async def sleeper():
+    await asyncio.sleep(0.2); done.append('slept')
+done = []; task = asyncio.ensure_future(sleeper())
+"""
+CHECK = """
+import os
+before = ticks[0]; time.sleep(0.1); log.write(' and on'); log.flush()
+print(next(it), thread.is_alive(), ticks[0] > before, open('log').read())
+"""
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> dict[str, Any]:
+    """What starts a kernel of one notebook, again and again."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "n.ipynb").write_text("{}")
+    return {"cwd": work, "env": {"JPY_SESSION_NAME": str(work / "n.ipynb")}}
+
+
+def image(notebook: Any, number: int) -> dict[str, Any]:
+    """The image capture of a checkpoint, once it is written."""
+    end = time.monotonic() + 60
+    while True:
+        record = notebook.command("get", checkpoint=number)["checkpoint"]
+        found = [c for c in record["captures"] if c["engine"] == "image"]
+        if found and found[0]["state"] in ("ready", "failed"):
+            return found[0]
+        assert time.monotonic() < end, record
+        time.sleep(0.05)
+
+
+def kill(notebook: Any) -> None:
+    """The supervisor and all that it started end at once, as when the machine goes down."""
+    os.kill(notebook.pid, signal.SIGKILL)
+    notebook.manager.shutdown_kernel(now=True)
+
+
+def test_a_killed_session_goes_on_in_the_middle_of_everything(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    notebook.run(SESSION)
+    notebook.run("%checkpoint")
+    assert image(notebook, 2)["state"] == "ready", image(notebook, 2)
+    kill(notebook)
+    for turn in range(3):  # and the one that came back is written and comes back itself
+        notebook = start_notebook("--Supervisor.durability=manual", **document)
+        text = notebook.run("%timetravel resume").out
+        assert text.startswith("restored #") and "a fresh one" not in text, text
+        assert "new id" not in text
+        ons = " and on" * (turn + 1)
+        expected = f"{turn + 2} True True half a line, buffered{ons}"
+        assert notebook.run(CHECK).out == expected
+        assert notebook.run("await task; print(done)").out == "['slept']"
+        number = int(notebook.run("%checkpoint").out.split("#")[1].split()[0])
+        assert image(notebook, number)["state"] == "ready"
+        # the frozen process that the image became serves for more than one restore
+        notebook.run("%restore -1")
+        assert notebook.run("thread.is_alive()").result == "True"
+        kill(notebook)
+
+
+def test_a_damaged_image_gives_way_to_the_variables(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
+) -> None:
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    notebook.run("x = [1]; y = x; it = iter(i for i in 'ab')")
+    notebook.run("%checkpoint")
+    assert image(notebook, 2)["state"] == "ready"
+    kill(notebook)
+    for pages in (tmp_path / "store" / "images").glob("*/pages.ttpages"):
+        data = bytearray(pages.read_bytes())
+        data[len(data) // 2] ^= 1
+        pages.write_bytes(data)
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    text = notebook.run("%restore 2").out
+    assert "the process itself could not be brought back" in text and "a fresh one" in text
+    assert "not brought back: it" in text
+    assert notebook.run("y.append(2); x").result == "[1, 2]"
