@@ -140,7 +140,8 @@ class EnvironmentDirectory:
 
     def _write(self, state: State, durable: bool) -> None:
         temporary = self.path / "state.json.new"
-        with open(temporary, "w") as f:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with open(os.open(temporary, flags, 0o600), "w") as f:
             json.dump(asdict(state), f)
             if durable:
                 f.flush()
