@@ -31,8 +31,8 @@ def check_label(label: str) -> str:
     label = check_text(label, "label").strip()
     if len(label) > LONGEST_LABEL:
         raise BadRequest(
-            f"A label has {LONGEST_LABEL} characters at most. Nothing was done; put longer text into "
-            "the comment."
+            f"A label has {LONGEST_LABEL} characters at most. Nothing was done; put longer text "
+            "into the comment."
         )
     if not label or NUMBER.fullmatch(label) or RELATIVE.fullmatch(label):
         raise BadRequest(

@@ -49,7 +49,7 @@ class World:
         return str(self.cold.run(f"%restore {self.warm[name].number} {how}").out)
 
 
-_NO_WAIT = ("--Supervisor.durability=manual",)
+_NO_WAIT = ("--Supervisor.durability=manual", "--Supervisor.images=False")
 
 
 def _here(case: Case) -> bool:

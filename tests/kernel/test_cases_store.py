@@ -35,7 +35,8 @@ def on(start_notebook: Start, book: Path, tmp_path: Path) -> Start:
 
     def start(*arguments: str, **env: str) -> Any:
         env = {"JPY_SESSION_NAME": str(book), **env}
-        return start_notebook(*arguments, cwd=book.parent, env=env)
+        images = "--Supervisor.images=False"  # variables are what is brought back
+        return start_notebook(images, *arguments, cwd=book.parent, env=env)
 
     return start
 
