@@ -94,7 +94,7 @@ class Session:
         while self.state(number) != "ready":
             if time.monotonic() > end:
                 raise BenchError(f"#{number} was not written within {WAIT_S} s")
-            time.sleep(0.05)
+            time.sleep(0.2)
 
 
 class Cost:
