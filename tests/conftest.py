@@ -188,6 +188,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     runtime.mkdir(mode=0o700)
     ipython = tmp_path / "ipython"
     monkeypatch.setenv("JUPYTER_TIMETRAVEL_STORE", str(store))
+    monkeypatch.setenv("JUPYTER_TIMETRAVEL_KEYS", str(tmp_path / "keys"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(runtime))
     monkeypatch.setenv("IPYTHONDIR", str(ipython))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))

@@ -24,6 +24,7 @@ from kernel_runtime.timeline.report import title
 SUMMARY = "load the variables that are on the disk for real, in a scratch process, and compare"
 
 _TIMEOUT_S: Final = 3600.0
+_START_S: Final = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify; 1 if something did not hold. Raises SessionInUse, UnknownCheckpoint."""
     with stored.opened(args) as store:
         info = stored.find(store, args)
+        stored.refuse_untrusted(info)
         if info.in_use:
             raise SessionInUse(
                 f"A kernel runs on {info.path}. Nothing was done; `%timetravel verify` there does "
@@ -69,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
             "was done; `jupyter timetravel install` installs it."
         ) from error
     try:
+        _wait_for(manager)
         with Client(manager, timeout=_TIMEOUT_S) as client:
             verified = client.verify(target)
     finally:
@@ -79,3 +82,18 @@ def run(args: argparse.Namespace) -> int:
     if not verified:
         print("no checkpoint has its variables on the disk")
     return int(any(one.problems for one in verified))
+
+
+def _wait_for(manager: KernelManager) -> None:
+    """Raises NoSuchSession if the kernel does not come up."""
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=_START_S)
+    except RuntimeError as error:
+        raise NoSuchSession(
+            f"The kernel {manager.kernel_name} did not start ({error}), so nothing was loaded. "
+            "Nothing was changed; see what it says when the notebook is opened."
+        ) from error
+    finally:
+        client.stop_channels()

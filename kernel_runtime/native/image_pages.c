@@ -8,16 +8,15 @@
  * Lazy ranges: memory that comes from a page file on demand is a private mapping of a file, in which
  * MADV_DONTNEED gives back the file's bytes instead of zeros. Allocators rely on the zeros, so only
  * memory is lazy that is never given back so: large blocks of glibc's malloc, each a mapping of its
- * own that is unmapped when it is freed (malloc/malloc.c, IS_MMAPPED). They are told by their headers,
- * which must tile the mapping from its start. */
-#include "image.h"
-#include "memory.h"
+ * own that is unmapped when it is freed (malloc/malloc.c, IS_MMAPPED). They are told by their headers.
+ * As the data of somebody else could look like one, a block must also begin or end where a mapping
+ * does, or adjoin a block that does: the kernel merges mappings, but seldom on both sides. The first
+ * page stays anonymous, so that a block is never one mapping: mremap(2) would let it grow into what
+ * follows in the file; of several mappings it refuses, and realloc copies. */
+#include "image_list.h"
 
 #include <sys/uio.h>
 
-#define TEXT_SIZE ((size_t)64 << 20)
-#define LIST_SIZE ((size_t)16 << 20) /* vm.max_map_count is 65530 unless somebody has raised it */
-#define ENTRIES 8192
 #define PRESENT (1ull << 63)
 #define SWAPPED (1ull << 62)
 #define OF_FILE (1ull << 61)
@@ -26,7 +25,6 @@
 #define IS_MMAPPED 2
 #define BLOCK_FLAGS 7
 #define LARGE_MAPPING ((uint64_t)256 << 20)
-#define PAGE_FILE_SUFFIX ".ttpages"
 
 /* PAGEMAP_SCAN, Linux 6.7 (linux/fs.h; our headers may be older): finds what is populated in a large
  * mapping, such as a reserved terabyte, without looking at every page. */
@@ -43,57 +41,6 @@ struct scan {
 struct region {
   uint64_t start, end, categories;
 };
-
-enum kind { ANONYMOUS, OF_A_FILE, COPIED, UNREADABLE };
-
-struct mapping {
-  struct tt_maps_line line;
-  uint64_t private_bytes;
-  uint32_t flags, advice;
-  enum kind kind;
-};
-
-/* Shared memory: what is shared is not part of the image, and never merges with what is. */
-struct work {
-  char *text;
-  size_t size;
-  struct mapping *list;
-  size_t count;
-  uint64_t *entries;
-  char *piece; /* a view of piece_fd */
-  int piece_fd, pagemap;
-};
-
-static long map_shared(size_t size, int fd) {
-  int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
-  return SC(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, flags, fd, 0);
-}
-
-static int prepare(struct work *w) {
-  long m = map_shared(TEXT_SIZE + LIST_SIZE + ENTRIES * 8, -1);
-  if (tt_failed(m)) return (int)m;
-  w->text = (char *)m;
-  w->list = (struct mapping *)(w->text + TEXT_SIZE);
-  w->entries = (uint64_t *)(w->text + TEXT_SIZE + LIST_SIZE);
-  w->pagemap = tt_open("/proc/self/pagemap", O_RDONLY);
-  if (w->pagemap < 0) return w->pagemap;
-  w->piece_fd = (int)SC(SYS_memfd_create, "piece", 1 /* MFD_CLOEXEC */);
-  if (w->piece_fd < 0) return w->piece_fd;
-  long r = SC(SYS_ftruncate, w->piece_fd, TT_IMAGE_PIECE);
-  if (!r) r = map_shared(TT_IMAGE_PIECE, w->piece_fd);
-  if (tt_failed(r)) return (int)r;
-  w->piece = (char *)r;
-  return 0;
-}
-
-static int read_smaps(struct work *w) {
-  int fd = tt_open("/proc/self/smaps", O_RDONLY);
-  if (fd < 0) return fd;
-  long n;
-  while ((n = tt_retry_read(fd, w->text + w->size, TEXT_SIZE - w->size)) > 0) w->size += (size_t)n;
-  tt_close(fd);
-  return n < 0 ? (int)n : w->size == TEXT_SIZE ? -E2BIG : 0;
-}
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
@@ -125,110 +72,25 @@ void tt_image_put(struct tt_image_out *out, enum tt_image_tag tag, const void *d
   }
 }
 
-/* --- the list ----------------------------------------------------------------------------------- */
-
-static void read_flags(struct mapping *m, struct tt_text flags) {
-  for (;;) {
-    struct tt_text word = tt_text_word(&flags);
-    if (word.at == word.end) return;
-    if (tt_text_is(word, "gd")) m->flags |= MAP_GROWSDOWN;
-    if (tt_text_is(word, "nr")) m->flags |= MAP_NORESERVE;
-    if (tt_text_is(word, "hg")) m->advice |= TT_ADVICE_HUGEPAGE;
-    if (tt_text_is(word, "nh")) m->advice |= TT_ADVICE_NOHUGEPAGE;
-    if (tt_text_is(word, "wf")) m->advice |= TT_ADVICE_WIPEONFORK;
-    if (tt_text_is(word, "dd")) m->advice |= TT_ADVICE_DONTDUMP;
-    if (tt_text_is(word, "mg")) m->advice |= TT_ADVICE_MERGEABLE;
-    if (tt_text_is(word, "io") || tt_text_is(word, "pf")) m->kind = UNREADABLE;
-  }
-}
-
-static int is_special(const struct mapping *m) {
-  struct tt_text path = m->line.path;
-  return tt_text_skip(&path, "[v") && !tt_text_ends(path, "heap]");
-}
-
-static int list_mappings(struct work *w) {
-  struct tt_text text = {w->text, w->text + w->size}, line;
-  struct mapping *m = 0;
-  while (text.at < text.end) {
-    if ((*text.at >= '0' && *text.at <= '9') || (*text.at >= 'a' && *text.at <= 'f')) {
-      if ((w->count + 1) * sizeof *m > LIST_SIZE) return -E2BIG;
-      m = &w->list[w->count++];
-      memset(m, 0, sizeof *m);
-      tt_maps_next(&text, &m->line);
-      continue;
-    }
-    tt_text_line(&text, &line);
-    if (!m) continue;
-    if (tt_text_skip(&line, "Anonymous:") || tt_text_skip(&line, "Swap:"))
-      m->private_bytes += tt_text_number(&line) << 10;
-    else if (tt_text_skip(&line, "VmFlags:"))
-      read_flags(m, line);
-  }
-  return 0;
-}
-
-int tt_image_specials(struct tt_image_special specials[TT_IMAGE_SPECIALS]) {
-  struct work w;
-  int count = 0;
-  memset(&w, 0, sizeof w);
-  int error = prepare(&w);
-  if (!error) error = read_smaps(&w);
-  if (!error) error = list_mappings(&w);
-  for (size_t i = 0; i < w.count && !error; i++) {
-    const struct mapping *m = &w.list[i];
-    size_t n = (size_t)(m->line.path.end - m->line.path.at);
-    struct tt_text path = m->line.path;
-    if (!is_special(m) || tt_text_skip(&path, "[vsyscall]")) continue;
-    if (count == TT_IMAGE_SPECIALS || n >= sizeof specials->name) return -ENOTSUP;
-    specials[count].start = m->line.start;
-    specials[count].end = m->line.end;
-    memcpy(specials[count].name, m->line.path.at, n);
-    specials[count++].name[n] = 0;
-  }
-  if (w.text) SC(SYS_munmap, w.text, TEXT_SIZE + LIST_SIZE + ENTRIES * 8);
-  if (w.piece) SC(SYS_munmap, w.piece, TT_IMAGE_PIECE);
-  tt_close(w.pagemap);
-  tt_close(w.piece_fd);
-  return error;
-}
-
-/* --- files ------------------------------------------------------------------------------------ */
-
-/* The file that is mapped, where it is still to be had by its path: then 1. Device numbers are not
- * compared, as an overlay shows others in stat(2) than in maps; the inode of a mapped file is not
- * given to another one. */
-static int find_file(const struct mapping *m, char *path, struct stat *st) {
-  size_t n = (size_t)(m->line.path.end - m->line.path.at);
-  if (!n || n >= 4096 || m->line.path.at[0] != '/' || tt_text_ends(m->line.path, " (deleted)") ||
-      tt_text_ends(m->line.path, PAGE_FILE_SUFFIX))
-    return 0;
-  memcpy(path, m->line.path.at, n);
-  path[n] = 0;
-  int fd = tt_open(path, O_RDONLY | O_NONBLOCK);
-  if (fd < 0) return 0;
-  long r = SC(SYS_fstat, fd, st);
-  tt_close(fd);
-  return !r && S_ISREG(st->st_mode) && st->st_ino == m->line.ino;
-}
+/* --- mappings -------------------------------------------------------------------------------- */
 
 static uint64_t nanoseconds(struct timespec t) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void put_mapping(struct tt_image_out *out, struct mapping *m) {
+static void put_mapping(struct tt_image_out *out, struct tt_mapping *m) {
   char path[4096];
   struct stat st;
   struct tt_image_map map;
   memset(&map, 0, sizeof map);
   map.start = m->line.start;
   map.end = m->line.end;
-  map.prot = m->kind == UNREADABLE ? PROT_NONE : (uint32_t)m->line.prot;
+  map.prot = m->kind == TT_UNREADABLE ? PROT_NONE : (uint32_t)m->line.prot;
   map.flags = m->flags;
   map.advice = m->advice;
-  if (m->kind == ANONYMOUS && m->line.path.at < m->line.path.end && m->line.path.at[0] != '[')
-    m->kind = find_file(m, path, &st) ? OF_A_FILE : COPIED;
-  if (m->kind == OF_A_FILE) {
+  if (m->kind == TT_ANONYMOUS && m->line.path.at < m->line.path.end && m->line.path.at[0] != '[')
+    m->kind = tt_find_file(m, path, &st) ? TT_OF_FILE : TT_COPIED;
+  if (m->kind == TT_OF_FILE) {
     map.offset = m->line.offset;
     map.file_size = (uint64_t)st.st_size;
     map.mtime_ns = nanoseconds(st.st_mtim);
@@ -256,15 +118,78 @@ static void put_range(struct tt_image_out *out, enum tt_image_tag tag, uint64_t 
   if (data) out->bytes += end - start;
 }
 
+/* --- lazy ranges ------------------------------------------------------------------------------ */
+
+static int may_hold_blocks(const struct tt_mapping *m) {
+  return m->line.prot == (PROT_READ | PROT_WRITE) && !(m->flags & MAP_GROWSDOWN) &&
+         (m->kind == TT_COPIED ||
+          (m->kind == TT_ANONYMOUS && m->line.path.at == m->line.path.end));
+}
+
+static void find_groups(struct tt_work *w) {
+  for (size_t i = 0, next; i < w->count; i = next) {
+    next = i + 1;
+    if (!may_hold_blocks(&w->list[i])) continue;
+    while (next < w->count && may_hold_blocks(&w->list[next]) &&
+           w->list[next].line.start == w->list[next - 1].line.end)
+      next++;
+    for (size_t k = i; k < next; k++) {
+      w->list[k].group_start = w->list[i].line.start;
+      w->list[k].group_end = w->list[next - 1].line.end;
+    }
+  }
+}
+
+/* A page at that address, whose bytes are at from, may be the first of a block. */
+static void note_block(struct tt_work *w, const struct tt_mapping *m, uint64_t at,
+                       const char *from) {
+  uint64_t header[2]; /* size of the block before, which is 0 for these; own size and flags */
+  memcpy(header, from, sizeof header);
+  uint64_t size = header[1] & ~(uint64_t)BLOCK_FLAGS;
+  if (header[0] || (header[1] & BLOCK_FLAGS) != IS_MMAPPED || size % tt_page ||
+      size < LARGE_BLOCK || at >= m->group_end || size > m->group_end - at)
+    return;
+  struct tt_block *last = w->blocks_count ? &w->blocks[w->blocks_count - 1] : 0;
+  if ((last && at < last->end) || w->blocks_count == w->blocks_most) return;
+  struct tt_block block = {at, at + size, 0};
+  w->blocks[w->blocks_count++] = block;
+}
+
+static void put_lazy(struct tt_work *w, struct tt_image_out *out) {
+  size_t i = 0;
+  for (size_t k = 0; k < w->count; k++) {
+    const struct tt_mapping *m = &w->list[k];
+    while (i < w->blocks_count && w->blocks[i].end < m->line.start) i++;
+    for (size_t n = i; n < w->blocks_count && w->blocks[n].start <= m->line.end; n++) {
+      struct tt_block *b = &w->blocks[n];
+      b->accepted |= b->start == m->line.start || b->end == m->line.start ||
+                     b->start == m->line.end || b->end == m->line.end;
+    }
+  }
+  for (size_t n = 1; n < w->blocks_count; n++)
+    if (w->blocks[n - 1].accepted && w->blocks[n - 1].end == w->blocks[n].start)
+      w->blocks[n].accepted = 1;
+  for (size_t n = w->blocks_count; n-- > 1;)
+    if (w->blocks[n].accepted && w->blocks[n - 1].end == w->blocks[n].start)
+      w->blocks[n - 1].accepted = 1;
+  for (size_t n = 0; n < w->blocks_count; n++)
+    if (w->blocks[n].accepted)
+      put_range(out, TT_IMAGE_LAZY, w->blocks[n].start + tt_page, w->blocks[n].end, 0);
+}
+
+/* --- contents ---------------------------------------------------------------------------------- */
+
 /* The pages of [start, end), which is within one piece and whose bytes are at from. */
-static void put_pages(struct tt_image_out *out, uint64_t start, uint64_t end, const char *from,
-                      int zeros_count) {
+static void put_pages(struct tt_work *w, struct tt_image_out *out, const struct tt_mapping *m,
+                      uint64_t start, uint64_t end, const char *from) {
   uint64_t run = start;
-  for (uint64_t at = start; at < end && !zeros_count; at += tt_page)
+  for (uint64_t at = start; at < end && m->kind != TT_OF_FILE; at += tt_page) {
+    if (m->group_end) note_block(w, m, at, from + (at - start));
     if (is_zero(from + (at - start))) {
       put_range(out, TT_IMAGE_PAGES, run, at, from + (run - start));
       run = at + tt_page;
     }
+  }
   put_range(out, TT_IMAGE_PAGES, run, end, from + (run - start));
 }
 
@@ -274,12 +199,12 @@ static uint64_t end_of_piece(uint64_t at, uint64_t end) {
 }
 
 /* By a file in between: where a mapped file has ended, writing from it fails, reading it kills. */
-static void put_copied(struct work *w, struct tt_image_out *out, const struct mapping *m) {
+static void put_copied(struct tt_work *w, struct tt_image_out *out, const struct tt_mapping *m) {
   for (uint64_t at = m->line.start, next; at < m->line.end && !out->error; at = next) {
     next = end_of_piece(at, m->line.end);
     long n = SC(SYS_pwrite64, w->piece_fd, at, next - at, 0);
     if (n < (long)tt_page) return;
-    put_pages(out, at, at + ((uint64_t)n & ~(uint64_t)(tt_page - 1)), w->piece, 0);
+    put_pages(w, out, m, at, at + ((uint64_t)n & ~(uint64_t)(tt_page - 1)), w->piece);
   }
 }
 
@@ -288,7 +213,7 @@ static int is_private(uint64_t entry) {
 }
 
 /* One run of pages that are alike, in entries[i] of those from start on. Returns the next i. */
-static size_t put_run(struct work *w, struct tt_image_out *out, const struct mapping *m,
+static size_t put_run(struct tt_work *w, struct tt_image_out *out, const struct tt_mapping *m,
                       uint64_t start, size_t i, size_t count) {
   size_t first = i;
   int private = is_private(w->entries[i]), guard = (w->entries[i] & GUARD) != 0;
@@ -301,17 +226,17 @@ static size_t put_run(struct work *w, struct tt_image_out *out, const struct map
   } else if (private) {
     for (uint64_t next; at < end && !out->error; at = next) {
       next = end_of_piece(at, end);
-      put_pages(out, at, next, (const char *)(uintptr_t)at, m->kind == OF_A_FILE);
+      put_pages(w, out, m, at, next, (const char *)(uintptr_t)at);
     }
   }
   return i;
 }
 
-static void put_populated(struct work *w, struct tt_image_out *out, const struct mapping *m,
+static void put_populated(struct tt_work *w, struct tt_image_out *out, const struct tt_mapping *m,
                           uint64_t at, uint64_t end) {
   while (at < end && !out->error) {
     size_t count = (end - at) / tt_page;
-    if (count > ENTRIES) count = ENTRIES;
+    if (count > TT_ENTRIES) count = TT_ENTRIES;
     long n = SC(SYS_pread64, w->pagemap, w->entries, count * 8, at / tt_page * 8);
     if (n < 8) {
       out->error = n < 0 ? (int)n : -EIO;
@@ -325,7 +250,7 @@ static void put_populated(struct work *w, struct tt_image_out *out, const struct
 
 /* The next populated part of [*at, end); an empty one at the end. All of it where the kernel does
  * not tell. */
-static struct region find_populated(const struct work *w, uint64_t at, uint64_t end) {
+static struct region find_populated(const struct tt_work *w, uint64_t at, uint64_t end) {
   struct region region = {at, end, 0};
   uint64_t wanted = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
   struct scan scan = {sizeof scan, 0, at, end, 0, (uintptr_t)&region, 1, 0, 0, 0,
@@ -344,7 +269,7 @@ static struct region find_populated(const struct work *w, uint64_t at, uint64_t 
   return region;
 }
 
-static void put_private(struct work *w, struct tt_image_out *out, const struct mapping *m) {
+static void put_private(struct tt_work *w, struct tt_image_out *out, const struct tt_mapping *m) {
   uint64_t at = m->line.start, end = m->line.end;
   if (end - at < LARGE_MAPPING) {
     put_populated(w, out, m, at, end);
@@ -357,59 +282,28 @@ static void put_private(struct work *w, struct tt_image_out *out, const struct m
   }
 }
 
-static void put_contents(struct work *w, struct tt_image_out *out, const struct mapping *m) {
+static void put_contents(struct tt_work *w, struct tt_image_out *out, const struct tt_mapping *m) {
   int readable = m->line.prot & PROT_READ;
-  if (m->kind == UNREADABLE) return;
-  if (!readable && (m->private_bytes || m->kind == COPIED))
+  if (m->kind == TT_UNREADABLE) return;
+  if (!readable && (m->private_bytes || m->kind == TT_COPIED))
     SC(SYS_mprotect, m->line.start, m->line.end - m->line.start, PROT_READ);
-  if (m->kind == COPIED)
+  if (m->kind == TT_COPIED)
     put_copied(w, out, m);
   else
     put_private(w, out, m);
 }
 
-/* --- lazy ranges ------------------------------------------------------------------------------ */
-
-static int may_be_block(const struct mapping *m) {
-  return m->line.prot == (PROT_READ | PROT_WRITE) && (m->kind == ANONYMOUS || m->kind == COPIED) &&
-         !(m->flags & MAP_GROWSDOWN) && (m->line.path.at == m->line.path.end || m->kind == COPIED);
-}
-
-static void put_lazy(struct work *w, struct tt_image_out *out) {
-  for (size_t i = 0, next; i < w->count; i = next) {
-    next = i + 1;
-    if (!may_be_block(&w->list[i])) continue;
-    while (next < w->count && may_be_block(&w->list[next]) &&
-           w->list[next].line.start == w->list[next - 1].line.end)
-      next++;
-    uint64_t at = w->list[i].line.start, end = w->list[next - 1].line.end;
-    for (;;) {
-      uint64_t header[2];
-      if (at >= end || SC(SYS_pwrite64, w->piece_fd, at, sizeof header, 0) != sizeof header) break;
-      memcpy(header, w->piece, sizeof header);
-      uint64_t size = header[1] & ~(uint64_t)BLOCK_FLAGS;
-      if (header[0] || (header[1] & BLOCK_FLAGS) != IS_MMAPPED || size % tt_page || !size ||
-          size > end - at)
-        break;
-      if (size >= LARGE_BLOCK) put_range(out, TT_IMAGE_LAZY, at, at + size, 0);
-      at += size;
-    }
-  }
-}
-
 void tt_image_pages(struct tt_image_out *out) {
-  struct work w;
-  memset(&w, 0, sizeof w);
-  out->error = prepare(&w);
-  if (!out->error) out->error = read_smaps(&w);
-  if (!out->error) out->error = list_mappings(&w);
+  struct tt_work w;
+  out->error = tt_work_start(&w);
   size_t kept = 0;
   for (size_t i = 0; i < w.count && !out->error; i++) {
-    if (w.list[i].line.shared || is_special(&w.list[i])) continue;
+    if (w.list[i].line.shared || tt_is_special(&w.list[i])) continue;
     w.list[kept] = w.list[i];
     put_mapping(out, &w.list[kept++]);
   }
   w.count = kept;
-  if (!out->error) put_lazy(&w, out);
+  find_groups(&w);
   for (size_t i = 0; i < w.count && !out->error; i++) put_contents(&w, out, &w.list[i]);
+  if (!out->error) put_lazy(&w, out);
 }

@@ -45,6 +45,7 @@ from kernel_runtime.store.digests import Digest, digest_of
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.image_format import FormatError, RunList
 from kernel_runtime.store.image_model import (
+    PAGE_FILE,
     FileDigests,
     ImageDamaged,
     ImageNotStored,
@@ -60,15 +61,24 @@ try:
 except ImportError:  # not on Windows, where the engines do not run either
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["ImageDamaged", "ImageNotStored", "ImageStore", "ImageUnusable", "OpenImage", "Written"]
+__all__ = [
+    "PAGE_FILE",
+    "ImageDamaged",
+    "ImageNotStored",
+    "ImageStore",
+    "ImageUnusable",
+    "OpenImage",
+    "Written",
+]
 
 VERSION: Final = 1
 FOLDER: Final = "images"
-PAGE_FILE: Final = "pages.ttpages"  # the suffix is known to native/image_pages.c
 
 _PURPOSE: Final = "process image 1"
 _SEAL_PURPOSE: Final = "process image pages 1"
 _PAGE_FILES_MOST: Final = 64
+_GRACE_NS: Final = 60 * 10**9
+"""An image that was written is not swept for so long: its row may not be committed yet."""
 
 
 class ImageStore:
@@ -288,15 +298,18 @@ class ImageStore:
     def sweep(self, keep: Container[str], *, before_ns: int) -> int:
         """Delete the images that are not to be kept; return the bytes that this freed.
 
-        before_ns: time.time_ns() before it was found out what is to be kept. What was written since
-        is kept, too. A page file that a kept image refers to stays. Raises StoreError.
+        before_ns: time.time_ns() before it was found out what is to be kept. What was written a
+        minute before that, or since, is kept, too. A page file that a kept image refers to stays.
+        Does nothing while an image is being written. Raises StoreError.
         """
         if not self.path.is_dir():
             return 0
         before = self.stored_bytes()
         try:
             with self._locked(exclusive=True):
-                self._sweep(keep, before_ns)
+                self._sweep(keep, before_ns - _GRACE_NS)
+        except BlockingIOError:
+            return 0
         except OSError as cause:
             raise StoreError(
                 f"The images in {self.path} could not be cleared up: {cause.strerror}. Those that "
@@ -305,40 +318,32 @@ class ImageStore:
         return max(before - self.stored_bytes(), 0)
 
     def _sweep(self, keep: Container[str], before_ns: int) -> None:
-        wanted: set[str] = set()
+        kept: set[str] = set()
+        page_files: set[str] = set()
         for ref in self.refs():
             path = self.path / ref / "manifest"
             if ref in keep or path.stat().st_mtime_ns >= before_ns:
+                kept.add(ref)
                 _, _, body = path.read_bytes().partition(b"\n")
                 with contextlib.suppress(ValueError):
-                    wanted.update(name or ref for name in json.loads(body)["page_files"])
-                wanted.add(ref)
+                    page_files.update(name or ref for name in json.loads(body)["page_files"])
         for directory in self.path.iterdir():
-            if not directory.is_dir():
+            if directory.name in kept or not directory.is_dir():
                 continue
-            if directory.name not in wanted:
-                # manifest first: half a directory is no image
-                (directory / "manifest").unlink(missing_ok=True)
+            # manifest first: half a directory is no image
+            for name in ("manifest", "plan", "blocks"):
+                (directory / name).unlink(missing_ok=True)
+            if directory.name not in page_files:
                 shutil.rmtree(directory)
-            elif directory.name not in keep and not _is_newer(directory, before_ns):
-                for name in ("manifest", "plan", "blocks"):
-                    (directory / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _locked(self, *, exclusive: bool) -> Iterator[None]:
         fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)
             yield
         finally:
             os.close(fd)
-
-
-def _is_newer(directory: Path, before_ns: int) -> bool:
-    try:
-        return (directory / "manifest").stat().st_mtime_ns >= before_ns
-    except FileNotFoundError:
-        return False
 
 
 def _private(path: str, flags: int) -> int:

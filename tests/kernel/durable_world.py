@@ -30,7 +30,7 @@ def kill(notebook: Any) -> None:
     notebook.manager.shutdown_kernel(now=True)
 
 
-def timeline(notebook: Any) -> str:
+def timeline(notebook: Any, words: str = "") -> str:
     """What %timeline shows."""
-    shown = notebook.run("%timeline").of_type("display_data")[0]
+    shown = notebook.run(f"%timeline {words}").of_type("display_data")[0]
     return str(shown["content"]["data"]["text/plain"])

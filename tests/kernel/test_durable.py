@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_timetravel import cli
 from tests.kernel.durable_world import durable, kill, namespace, timeline
 
 
@@ -204,3 +207,33 @@ def test_retention_keeps_the_newest_and_what_was_asked_for(
         time.sleep(0.1)
     assert 2 in left and left[-1] == 10 and 1 not in left
     assert notebook.run("%restore 2\n").status == "ok" and notebook.run("x").result == "0"
+
+
+def test_restored_and_verified_from_the_shell(
+    start_notebook: Callable[..., Any],
+    document: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = tmp_path / "jupyter" / "kernels" / "python3-timetravel"
+    spec.mkdir(parents=True)
+    argv = [sys.executable, "-m", "kernel_runtime", "-f", "{connection_file}"]
+    (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "ours"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    notebook.run("x = 1; it = (i for i in 'ab')")
+    notebook.run("%checkpoint --label one")
+    notebook.run("x = 2")
+    notebook.run("%checkpoint --label two")
+    durable(notebook, 2), durable(notebook, 4)
+    path = document["env"]["JPY_SESSION_NAME"]
+    assert cli.main(["verify", path]) == 1  # a kernel runs on it
+    assert "%timetravel verify" in capsys.readouterr().err
+    notebook.manager.shutdown_kernel()
+    assert cli.main(["verify", path, "one"]) == 0
+    assert "held" in capsys.readouterr().out
+    assert cli.main(["restore", path, "one"]) == 0
+    again = start_notebook("--Supervisor.durability=manual", **document)
+    cell = again.run("x")
+    assert cell.result == "1" and "restored #2" in cell.text("stderr")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.kernel.durable_world import kill
 
 SESSION = """
 import asyncio, threading, time
@@ -52,12 +52,6 @@ def image(notebook: Any, number: int) -> dict[str, Any]:
             return found[0]
         assert time.monotonic() < end, record
         time.sleep(0.05)
-
-
-def kill(notebook: Any) -> None:
-    """The supervisor and all that it started end at once, as when the machine goes down."""
-    os.kill(notebook.pid, signal.SIGKILL)
-    notebook.manager.shutdown_kernel(now=True)
 
 
 def test_a_killed_session_goes_on_in_the_middle_of_everything(

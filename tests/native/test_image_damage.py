@@ -214,20 +214,22 @@ def test_sweep(images: Images, world: World) -> None:
     for turn in range(3):
         live.run(f"block[{turn} << 16] ^= 1")
         made.append(images.write(live.freeze(), made[-1] if made else None))
-    begun = time.time_ns()
-    assert images.store.sweep({made[2].ref}, before_ns=0) == 0  # all are newer
     stale = images.store.path / "tmp-left-over"
     stale.mkdir()
-    assert images.store.sweep({made[2].ref}, before_ns=begun) > 0
-    assert images.store.refs() == [made[2].ref] and not stale.exists()
+    assert images.store.sweep(set(), before_ns=time.time_ns()) == 0  # all are new
+    assert len(images.store.refs()) == 3 and not stale.exists()
+    later = time.time_ns() + 120 * 10**9
+    with images.store._locked(exclusive=False):  # somebody writes
+        assert images.store.sweep(set(), before_ns=later) == 0
+    assert images.store.sweep({made[2].ref}, before_ns=later) > 0
+    assert images.store.refs() == [made[2].ref]
     with pytest.raises(ImageDamaged):
         images.store.open(made[0].ref)
     images.store.verify(made[2].ref)
     live.kill()
     assert load(images, made[2], world).wake().value("len(block)") == 4 << 20
-    last = time.time_ns()
-    assert images.store.sweep(set(), before_ns=last) > 0
-    assert images.store.stored_bytes() < 1 << 16
+    assert images.store.sweep(set(), before_ns=later) > 0
+    assert [p.name for p in images.store.path.iterdir()] == ["lock"]
 
 
 def test_digest_of_a_file_that_changes(tmp_path: Path) -> None:
