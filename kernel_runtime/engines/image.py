@@ -69,6 +69,8 @@ class ImageEngine:
         self._directory = directory
         self._serial = 0
         self._files = FileDigests()
+        self.writers: set[int] = set()
+        """Processes, as seen inside, that write an image now; one that is killed stores nothing."""
 
     async def write(
         self,
@@ -85,9 +87,11 @@ class ImageEngine:
         manifest. Raises CheckpointRefused; then nothing was stored.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        pid = 0
         try:
             with theirs:
-                await ask(frozen, Command.IMAGE, [theirs.fileno()])
+                pid, _, _ = await ask(frozen, Command.IMAGE, [theirs.fileno()])
+            self.writers.add(pid)
             files = self._files.at(root)
             return await _in_thread(
                 ours,
@@ -106,6 +110,7 @@ class ImageEngine:
         except StoreError as error:
             raise CheckpointRefused(str(error)) from error
         finally:
+            self.writers.discard(pid)
             ours.close()
 
     async def load(self, ref: str, sandbox: Sandbox, root: str, *, checkpoint: str) -> Frozen:
