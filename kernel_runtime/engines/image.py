@@ -24,6 +24,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
+from kernel_runtime import linux
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.fork import Command, ask, listen_at
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
@@ -116,6 +117,7 @@ class ImageEngine:
                 await asyncio.to_thread(self._files.check, image, root)
             except StoreError as error:
                 raise RestoreFailed(str(error)) from error
+            await asyncio.to_thread(keep_out_of_reach, image, self._store.path)
             self._serial += 1
             listener, address = listen_at(self._directory / f"i{self._serial}")
             try:
@@ -164,6 +166,26 @@ async def _in_thread(
             stream.shutdown(socket.SHUT_RDWR)
         await asyncio.gather(work, return_exceptions=True)
         raise
+
+
+def keep_out_of_reach(image: OpenImage, directory: Path) -> None:
+    """See that a cell of root's cannot write to page files through its own mappings of them.
+
+    /proc/PID/map_files leads whoever has CAP_CHECKPOINT_RESTORE on the host to the file, with the
+    rights of the mount by which it was opened: so they are opened by one that is read-only. Where
+    that cannot be had (Linux before 5.12, no CAP_SYS_ADMIN), nothing is mapped.
+    """
+    if os.geteuid() != 0:
+        return
+    try:
+        mount = linux.open_tree(str(directory), linux.OPEN_TREE_CLONE | linux.OPEN_TREE_CLOEXEC)
+        try:
+            linux.make_read_only(mount)
+            image.open_again(mount)
+        finally:
+            os.close(mount)
+    except OSError:
+        image.without_lazy()
 
 
 def tell_loader(

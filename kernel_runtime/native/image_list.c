@@ -3,6 +3,10 @@
 
 #define TEXT_SIZE ((size_t)64 << 20)
 #define LIST_SIZE ((size_t)16 << 20) /* vm.max_map_count is 65530 unless somebody has raised it */
+#define BLOCKS_MOST ((size_t)1 << 16)
+#define ENTRIES_AT (TEXT_SIZE + LIST_SIZE)
+#define BLOCKS_AT (ENTRIES_AT + TT_ENTRIES * sizeof(uint64_t))
+#define ALL_SIZE (BLOCKS_AT + BLOCKS_MOST * sizeof(struct tt_block))
 #define PAGE_FILE_SUFFIX ".ttpages"
 
 static long map_shared(size_t size, int fd) {
@@ -11,11 +15,13 @@ static long map_shared(size_t size, int fd) {
 }
 
 static int prepare(struct tt_work *w) {
-  long m = map_shared(TEXT_SIZE + LIST_SIZE + TT_ENTRIES * 8, -1);
+  long m = map_shared(ALL_SIZE, -1);
   if (tt_failed(m)) return (int)m;
   w->text = (char *)m;
   w->list = (struct tt_mapping *)(w->text + TEXT_SIZE);
-  w->entries = (uint64_t *)(w->text + TEXT_SIZE + LIST_SIZE);
+  w->entries = (uint64_t *)(w->text + ENTRIES_AT);
+  w->blocks = (struct tt_block *)(w->text + BLOCKS_AT);
+  w->blocks_most = BLOCKS_MOST;
   w->pagemap = tt_open("/proc/self/pagemap", O_RDONLY);
   if (w->pagemap < 0) return w->pagemap;
   w->piece_fd = (int)SC(SYS_memfd_create, "piece", 1 /* MFD_CLOEXEC */);
@@ -101,7 +107,7 @@ int tt_image_specials(struct tt_image_special specials[TT_IMAGE_SPECIALS]) {
     memcpy(specials[count].name, m->line.path.at, n);
     specials[count++].name[n] = 0;
   }
-  if (w.text) SC(SYS_munmap, w.text, TEXT_SIZE + LIST_SIZE + TT_ENTRIES * 8);
+  if (w.text) SC(SYS_munmap, w.text, ALL_SIZE);
   if (w.piece) SC(SYS_munmap, w.piece, TT_IMAGE_PIECE);
   tt_close(w.pagemap);
   tt_close(w.piece_fd);

@@ -19,6 +19,12 @@ struct tt_mapping {
   uint64_t private_bytes;
   uint32_t flags, advice;
   enum tt_mapping_kind kind;
+  uint64_t group_start, group_end; /* of writable memory without a gap; both 0: it is none */
+};
+
+struct tt_block { /* what looks like a large block of malloc's */
+  uint64_t start, end;
+  int accepted;
 };
 
 /* Shared memory: what is shared is not part of the image, and never merges with what is. */
@@ -27,6 +33,8 @@ struct tt_work {
   size_t size;
   struct tt_mapping *list;
   size_t count;
+  struct tt_block *blocks; /* in rising order */
+  size_t blocks_count, blocks_most;
   uint64_t *entries; /* room for TT_ENTRIES of /proc/self/pagemap */
   char *piece;       /* a view of piece_fd, TT_IMAGE_PIECE */
   int piece_fd, pagemap;

@@ -8,8 +8,11 @@
  * Lazy ranges: memory that comes from a page file on demand is a private mapping of a file, in which
  * MADV_DONTNEED gives back the file's bytes instead of zeros. Allocators rely on the zeros, so only
  * memory is lazy that is never given back so: large blocks of glibc's malloc, each a mapping of its
- * own that is unmapped when it is freed (malloc/malloc.c, IS_MMAPPED). They are told by their headers,
- * which must tile the mapping from its start. */
+ * own that is unmapped when it is freed (malloc/malloc.c, IS_MMAPPED). They are told by their headers.
+ * As the data of somebody else could look like one, a block must also begin or end where a mapping
+ * does, or adjoin a block that does: the kernel merges mappings, but seldom on both sides. The first
+ * page stays anonymous, so that a block is never one mapping: mremap(2) would let it grow into what
+ * follows in the file; of several mappings it refuses, and realloc copies. */
 #include "image_list.h"
 
 #include <sys/uio.h>
@@ -115,15 +118,78 @@ static void put_range(struct tt_image_out *out, enum tt_image_tag tag, uint64_t 
   if (data) out->bytes += end - start;
 }
 
+/* --- lazy ranges ------------------------------------------------------------------------------ */
+
+static int may_hold_blocks(const struct tt_mapping *m) {
+  return m->line.prot == (PROT_READ | PROT_WRITE) && !(m->flags & MAP_GROWSDOWN) &&
+         (m->kind == TT_COPIED ||
+          (m->kind == TT_ANONYMOUS && m->line.path.at == m->line.path.end));
+}
+
+static void find_groups(struct tt_work *w) {
+  for (size_t i = 0, next; i < w->count; i = next) {
+    next = i + 1;
+    if (!may_hold_blocks(&w->list[i])) continue;
+    while (next < w->count && may_hold_blocks(&w->list[next]) &&
+           w->list[next].line.start == w->list[next - 1].line.end)
+      next++;
+    for (size_t k = i; k < next; k++) {
+      w->list[k].group_start = w->list[i].line.start;
+      w->list[k].group_end = w->list[next - 1].line.end;
+    }
+  }
+}
+
+/* A page at that address, whose bytes are at from, may be the first of a block. */
+static void note_block(struct tt_work *w, const struct tt_mapping *m, uint64_t at,
+                       const char *from) {
+  uint64_t header[2]; /* size of the block before, which is 0 for these; own size and flags */
+  memcpy(header, from, sizeof header);
+  uint64_t size = header[1] & ~(uint64_t)BLOCK_FLAGS;
+  if (header[0] || (header[1] & BLOCK_FLAGS) != IS_MMAPPED || size % tt_page ||
+      size < LARGE_BLOCK || at >= m->group_end || size > m->group_end - at)
+    return;
+  struct tt_block *last = w->blocks_count ? &w->blocks[w->blocks_count - 1] : 0;
+  if ((last && at < last->end) || w->blocks_count == w->blocks_most) return;
+  struct tt_block block = {at, at + size, 0};
+  w->blocks[w->blocks_count++] = block;
+}
+
+static void put_lazy(struct tt_work *w, struct tt_image_out *out) {
+  size_t i = 0;
+  for (size_t k = 0; k < w->count; k++) {
+    const struct tt_mapping *m = &w->list[k];
+    while (i < w->blocks_count && w->blocks[i].end < m->line.start) i++;
+    for (size_t n = i; n < w->blocks_count && w->blocks[n].start <= m->line.end; n++) {
+      struct tt_block *b = &w->blocks[n];
+      b->accepted |= b->start == m->line.start || b->end == m->line.start ||
+                     b->start == m->line.end || b->end == m->line.end;
+    }
+  }
+  for (size_t n = 1; n < w->blocks_count; n++)
+    if (w->blocks[n - 1].accepted && w->blocks[n - 1].end == w->blocks[n].start)
+      w->blocks[n].accepted = 1;
+  for (size_t n = w->blocks_count; n-- > 1;)
+    if (w->blocks[n].accepted && w->blocks[n - 1].end == w->blocks[n].start)
+      w->blocks[n - 1].accepted = 1;
+  for (size_t n = 0; n < w->blocks_count; n++)
+    if (w->blocks[n].accepted)
+      put_range(out, TT_IMAGE_LAZY, w->blocks[n].start + tt_page, w->blocks[n].end, 0);
+}
+
+/* --- contents ---------------------------------------------------------------------------------- */
+
 /* The pages of [start, end), which is within one piece and whose bytes are at from. */
-static void put_pages(struct tt_image_out *out, uint64_t start, uint64_t end, const char *from,
-                      int zeros_count) {
+static void put_pages(struct tt_work *w, struct tt_image_out *out, const struct tt_mapping *m,
+                      uint64_t start, uint64_t end, const char *from) {
   uint64_t run = start;
-  for (uint64_t at = start; at < end && !zeros_count; at += tt_page)
+  for (uint64_t at = start; at < end && m->kind != TT_OF_FILE; at += tt_page) {
+    if (m->group_end) note_block(w, m, at, from + (at - start));
     if (is_zero(from + (at - start))) {
       put_range(out, TT_IMAGE_PAGES, run, at, from + (run - start));
       run = at + tt_page;
     }
+  }
   put_range(out, TT_IMAGE_PAGES, run, end, from + (run - start));
 }
 
@@ -138,7 +204,7 @@ static void put_copied(struct tt_work *w, struct tt_image_out *out, const struct
     next = end_of_piece(at, m->line.end);
     long n = SC(SYS_pwrite64, w->piece_fd, at, next - at, 0);
     if (n < (long)tt_page) return;
-    put_pages(out, at, at + ((uint64_t)n & ~(uint64_t)(tt_page - 1)), w->piece, 0);
+    put_pages(w, out, m, at, at + ((uint64_t)n & ~(uint64_t)(tt_page - 1)), w->piece);
   }
 }
 
@@ -160,7 +226,7 @@ static size_t put_run(struct tt_work *w, struct tt_image_out *out, const struct 
   } else if (private) {
     for (uint64_t next; at < end && !out->error; at = next) {
       next = end_of_piece(at, end);
-      put_pages(out, at, next, (const char *)(uintptr_t)at, m->kind == TT_OF_FILE);
+      put_pages(w, out, m, at, next, (const char *)(uintptr_t)at);
     }
   }
   return i;
@@ -227,35 +293,6 @@ static void put_contents(struct tt_work *w, struct tt_image_out *out, const stru
     put_private(w, out, m);
 }
 
-/* --- lazy ranges ------------------------------------------------------------------------------ */
-
-static int may_be_block(const struct tt_mapping *m) {
-  return m->line.prot == (PROT_READ | PROT_WRITE) && (m->kind == TT_ANONYMOUS || m->kind == TT_COPIED) &&
-         !(m->flags & MAP_GROWSDOWN) && (m->line.path.at == m->line.path.end || m->kind == TT_COPIED);
-}
-
-static void put_lazy(struct tt_work *w, struct tt_image_out *out) {
-  for (size_t i = 0, next; i < w->count; i = next) {
-    next = i + 1;
-    if (!may_be_block(&w->list[i])) continue;
-    while (next < w->count && may_be_block(&w->list[next]) &&
-           w->list[next].line.start == w->list[next - 1].line.end)
-      next++;
-    uint64_t at = w->list[i].line.start, end = w->list[next - 1].line.end;
-    for (;;) {
-      uint64_t header[2];
-      if (at >= end || SC(SYS_pwrite64, w->piece_fd, at, sizeof header, 0) != sizeof header) break;
-      memcpy(header, w->piece, sizeof header);
-      uint64_t size = header[1] & ~(uint64_t)BLOCK_FLAGS;
-      if (header[0] || (header[1] & BLOCK_FLAGS) != IS_MMAPPED || size % tt_page || !size ||
-          size > end - at)
-        break;
-      if (size >= LARGE_BLOCK) put_range(out, TT_IMAGE_LAZY, at, at + size, 0);
-      at += size;
-    }
-  }
-}
-
 void tt_image_pages(struct tt_image_out *out) {
   struct tt_work w;
   out->error = tt_work_start(&w);
@@ -266,6 +303,7 @@ void tt_image_pages(struct tt_image_out *out) {
     put_mapping(out, &w.list[kept++]);
   }
   w.count = kept;
-  if (!out->error) put_lazy(&w, out);
+  find_groups(&w);
   for (size_t i = 0; i < w.count && !out->error; i++) put_contents(&w, out, &w.list[i]);
+  if (!out->error) put_lazy(&w, out);
 }

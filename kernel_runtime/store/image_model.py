@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from kernel_runtime.store.digests import Digest
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.image_format import Plan
+
+PAGE_FILE: Final = "pages.ttpages"  # the suffix is known to native/image_list.c
 
 
 class ImageNotStored(StoreError):
@@ -87,6 +90,32 @@ class OpenImage:
     def parsed(self) -> Plan:
         """The plan, understood."""
         return Plan.decode(self.plan, self.manifest["head"])
+
+    def open_again(self, directory: int) -> None:
+        """Open the page files below another descriptor of the store's directory of images.
+
+        Raises OSError; then they are as they were.
+        """
+        fds: list[int] = []
+        try:
+            for name, old in zip(self.manifest["page_files"], self.page_files):
+                path = f"{name or self.ref}/{PAGE_FILE}"
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+                fds.append(fd)
+                if not os.path.samestat(os.fstat(fd), os.fstat(old)):
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
+        self.close()
+        self.page_files = fds
+
+    def without_lazy(self) -> None:
+        """Have everything read, and nothing mapped."""
+        plan = self.parsed()
+        plan.runs = [run._replace(lazy=0) for run in plan.runs]
+        self.plan = plan.encode()
 
     def close(self) -> None:
         """Let go of the page files. The second call does nothing."""

@@ -47,6 +47,8 @@ class Base:
         """names: whose the page files are that fds are open on."""
         self.names = names
         self._runs = RunList(plan.runs)
+        self._found: tuple[int, int] | None = None
+        self._behind = 0
         self._digests: dict[tuple[int, int], bytes] = {}
         self._places: dict[bytes, tuple[int, int]] = {}
         for start, size, digest in BLOCK_ENTRY.iter_unpack(blocks):
@@ -56,10 +58,20 @@ class Base:
             mmap.mmap(fd, 0, prot=mmap.PROT_READ) if os.fstat(fd).st_size else None for fd in fds
         ]
 
-    def find(self, digest: bytes) -> list[Segment] | None:
-        """Where a block with that digest is."""
-        place = self._places.get(digest)
-        return self._segments(*place) if place else None
+    def find(self, digest: bytes, size: int) -> list[Segment] | None:
+        """Where a block with that digest is: behind the one that was found before, if it can be.
+
+        So that what was in one piece stays in one: a large piece can be mapped. For the same reason
+        one block does not stand for many (an array of ones).
+        """
+        place = self._behind, size
+        if self._digests.get(place) != digest:
+            found = self._places.get(digest)
+            if found is None or found == self._found:
+                return None
+            place = found
+        self._found, self._behind = place, sum(place)
+        return self._segments(*place)
 
     def same(self, start: int, new: bytes) -> tuple[bytes, list[Segment]] | None:
         """Digest and place of the block at that address, if it has these bytes."""
@@ -105,7 +117,6 @@ class Taking:
         self._pages = pages
         self._base = base
         self._end = 0
-        self._known: dict[bytes, list[Segment]] = {}
         self._runs = RunBuilder()
         self._head = b""
         self._maps: list[Mapping] = []
@@ -184,11 +195,8 @@ class Taking:
         if same:
             return same[0], _ours(same[1])
         digest = blake2b(new, digest_size=32).digest()
-        found = self._known.get(digest)
-        if found is None:
-            known = self._base.find(digest) if self._base else None
-            found = self._known[digest] = _ours(known) if known else self._store(start, new)
-        return digest, found
+        known = self._base.find(digest, len(new)) if self._base else None
+        return digest, _ours(known) if known else self._store(start, new)
 
     def _store(self, start: int, new: bytes) -> list[Segment]:
         if self._base is None:

@@ -45,6 +45,7 @@ from kernel_runtime.store.digests import Digest, digest_of
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.image_format import FormatError, RunList
 from kernel_runtime.store.image_model import (
+    PAGE_FILE,
     FileDigests,
     ImageDamaged,
     ImageNotStored,
@@ -60,11 +61,18 @@ try:
 except ImportError:  # not on Windows, where the engines do not run either
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["ImageDamaged", "ImageNotStored", "ImageStore", "ImageUnusable", "OpenImage", "Written"]
+__all__ = [
+    "PAGE_FILE",
+    "ImageDamaged",
+    "ImageNotStored",
+    "ImageStore",
+    "ImageUnusable",
+    "OpenImage",
+    "Written",
+]
 
 VERSION: Final = 1
 FOLDER: Final = "images"
-PAGE_FILE: Final = "pages.ttpages"  # the suffix is known to native/image_pages.c
 
 _PURPOSE: Final = "process image 1"
 _SEAL_PURPOSE: Final = "process image pages 1"

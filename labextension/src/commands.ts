@@ -129,6 +129,12 @@ export function addCommands(
     actions.compareWith(on, record)
   );
   addAbout(
+    CommandIDs.replay,
+    trans.__('Replay from Here…'),
+    (on, record) => actions.replay(on, record),
+    record => holds(record).memory
+  );
+  addAbout(
     CommandIDs.bring,
     trans.__('Bring Variables into the Present'),
     (on, record, args) => actions.bring(on, record, (args.names as string[] | undefined) ?? []),

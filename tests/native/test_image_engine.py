@@ -191,6 +191,53 @@ def test_refusals(engine: tuple[ImageEngine, Path]) -> None:
     asyncio.run(scenario())
 
 
+MAPPED = """
+found = [line.split()[0] for line in open("/proc/self/maps") if ".ttpages" in line]
+places = ["-".join(v.lstrip("0") for v in place.split("-")) for place in found]
+errors = []
+for place in places:
+    try:
+        os.close(os.open(f"/proc/self/map_files/{place}", os.O_RDWR)); errors.append("opened")
+    except OSError as error:
+        errors.append(error.strerror)
+"""
+
+
+@pytest.mark.parametrize("has_mounts", [True, False])
+def test_page_files_are_out_of_reach(
+    engine: tuple[ImageEngine, Path], has_mounts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs cells cannot write to what is mapped, root neither; else nothing is mapped."""
+    images, folder = engine
+
+    def refuse(fd: int) -> None:
+        raise OSError(38, "no such call")
+
+    if not has_mounts:
+        monkeypatch.setattr(image_module.linux, "make_read_only", refuse)
+
+    async def scenario() -> None:
+        sandbox = await new_sandbox(NamespaceSandbox)
+        target = await start(sandbox, folder)
+        target.ask({"run": "block = bytearray(os.urandom(8 << 20)); total = sum(block)"})
+        frozen = await freeze(target, sandbox, folder, "first")
+        written = await images.write(frozen, sandbox.root)
+        await sandbox.close()
+        sandbox = await new_sandbox(NamespaceSandbox)
+        loaded = await images.load(written.ref, sandbox, sandbox.root, checkpoint="first")
+        target = await wake(ForkEngine(folder, keep_ids=True), loaded)
+        target.ask({"run": MAPPED})
+        errors = target.ask({"value": "errors"})
+        if os.geteuid() == 0:
+            assert set(errors) == ({"Read-only file system"} if has_mounts else set())
+        else:
+            assert set(errors) == {"Operation not permitted"}
+        assert target.ask({"value": "sum(block) == total"})
+        await sandbox.close()
+
+    asyncio.run(scenario())
+
+
 @contextmanager
 def with_loader(path: str) -> Iterator[None]:
     before, image_module.LOADER = image_module.LOADER, Path(path)

@@ -40,7 +40,7 @@ woke = threading.Event()
 async def sleeper():
     await asyncio.sleep(.2); woke.set()
 loop = asyncio.new_event_loop(); threading.Thread(target=loop.run_forever, daemon=True).start()
-large = bytearray(os.urandom(1 << 20) * 8)
+large = bytearray(os.urandom(8 << 20))
 def ours():
     with open("/proc/self/stat") as f:
         stat = f.read().rpartition(")")[2].split()
@@ -159,3 +159,48 @@ def test_libraries(world: World, images: Images, name: str) -> None:
             woken = loaded.wake()
             assert woken.value("job()") == expected
             woken.kill()
+
+
+def test_what_is_stored(world: World, images: Images) -> None:
+    """Nothing twice from one image to the next, wherever it lies; and it stays in one piece."""
+    live = world.start(
+        "import os\nones = bytearray(b'1') * (16 << 20); data = os.urandom(8 << 20)\n"
+    )
+    first = images.write(live.freeze())
+    live.run("ones[5 << 20] = 0; copy = bytearray(data); more = bytearray(b'1') * (8 << 20)")
+    second = images.write(live.freeze(), first)
+    assert second.bytes > first.bytes + (16 << 20) - (1 << 16)
+    assert second.stored_bytes < 18 << 20  # a block at an odd place is another one
+    third = images.write(live.freeze(), second)
+    assert third.stored_bytes < 2 << 20
+    with images.store.open(third.ref) as image:
+        runs = image.parsed().runs
+        assert sum(run.size for run in runs if run.lazy) > 20 << 20
+        assert all(run.size >= 256 << 10 for run in runs if run.lazy) and len(runs) < 5000
+    world.kill(live.pid)
+    woken = load(images, third, world).wake()
+    assert woken.value("[ones.count(b'1'), copy == data, more.count(b'1')]") == [
+        (16 << 20) - 1, True, 8 << 20
+    ]  # fmt: skip
+
+
+def test_other_frozen_processes(world: World, images: Images) -> None:
+    """One that was moved, a twin, and one whose copies run meanwhile."""
+    kind = world.kind
+    live = world.start(STATE)
+    frozen = live.freeze()
+    refs = [images.write(frozen.twin())]
+    copy = frozen.wake(tt.WAKE_COPY)
+    moved = live.freeze(flags=tt.MOVE)
+    moved.ask(tt.PING)
+    refs.append(images.write(moved, refs[0]))
+    woken = moved.wake()
+    refs.append(images.write(moved, refs[1]))
+    assert woken.value("counts()") and copy.value("next(half)") == 5
+    world.close()
+    for written in refs:
+        with another(kind) as other:
+            loaded = load(images, written, other)
+            woken = loaded.wake(tt.WAKE_CONSUME)
+            assert woken.value("counts()") and woken.value("next(half)") == 5
+            assert woken.freeze(flags=tt.MOVE).wake().value("next(half)") == 6
