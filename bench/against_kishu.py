@@ -15,11 +15,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
 from durable import WAIT_S, Session, megabytes
-from harness import Kernel, Spread, kernels
+from harness import BenchError, Kernel, Spread, kernels
 from report import Result, Scale, parser, run
 
 from jupyter_timetravel import Client
@@ -87,19 +88,19 @@ def compared(kind: str, sides: dict[str, Side]) -> Result:
         for name in ("ours", "kishu")
     )
     text = f"{ours.median / kishu.median:.3f} x; stock takes {1000 * stock:.1f} ms"
-    return Result("against_kishu", f"{kind}, more than stock", ours, kishu, text, "0.1 x", "Kishu")
+    return Result("cells", f"{kind}, more than stock", ours, kishu, text, "0.1 x", "Kishu")
 
 
 def grown(kind: str, sides: dict[str, Side]) -> Result:
     """What a cell adds on the disk."""
     ours, kishu = (Spread.of(sides[name].added[kind]).median for name in ("ours", "kishu"))
     text = f"ours {megabytes(ours)}, Kishu {megabytes(kishu)}: {ours / max(kishu, 1):.3f} x"
-    return Result("against_kishu", f"{kind}, bytes", None, None, text, "0.1 x")
+    return Result("cells", f"{kind}, bytes", None, None, text, "0.1 x")
 
 
-def against_kishu(scale: Scale) -> Iterator[Result]:
-    """An array, a frame, a list of dicts and a forest: cells, going back, bytes."""
-    size = scale.large
+@contextmanager
+def workload(size: int) -> Iterator[dict[str, Side]]:
+    """The three kernels with the same variables, all of them on the disk."""
     os.environ["KISHU_PATH_ROOT"] = os.environ["JUPYTER_DATA_DIR"]
     os.environ["ENV_KISHU_TEST_MODE"] = "1"
     notebook = Path(os.environ["JUPYTER_DATA_DIR"], "kishu.ipynb")
@@ -119,51 +120,65 @@ def against_kishu(scale: Scale) -> Iterator[Result]:
             for code in CELLS:
                 side.kernel.run(code.format(bytes=size))
             side.settle()
-        print(
-            f"    the first time: ours {megabytes(sides['ours'].stored())}, Kishu "
-            f"{megabytes(sides['kishu'].stored())}",
-            file=sys.stderr,
-        )
-        for number in range(5):
-            for kind, code in (("trivial", TRIVIAL), ("one dict", DICT), ("one item", ONE)):
+        yield sides
+
+
+def cells(scale: Scale) -> Iterator[Result]:
+    """Cells that change nothing large: what they take more than in a stock kernel, and add."""
+    with workload(scale.large) as sides:
+        ours, kishu = (megabytes(sides[name].stored()) for name in ("ours", "kishu"))
+        yield Result("cells", "all, the first time", None, None, f"ours {ours}, Kishu {kishu}")
+        for _ in range(8):
+            for side in sides.values():
+                side.times.setdefault("trivial", []).append(taken(side.kernel, TRIVIAL))
+        yield compared("trivial", sides)
+        for number in range(3):
+            for kind, code in (("one dict", DICT), ("one item", ONE)):
                 for side in sides.values():
                     side.cell(kind, code.format(n=1000 * number))
-        commit = kishu.run(HEAD).text.split()[-1]
-        checkpoint = client.checkpoint(comment="here").number
-        before = {name: side.kernel.run(SHOW).text for name, side in sides.items()}
-        for _ in range(3):
-            for side in sides.values():
-                side.cell("add one", ALL)
-        for kind in ("trivial", "one dict", "one item", "add one"):
+        for kind in ("one dict", "one item"):
             yield compared(kind, sides)
             yield grown(kind, sides)
+
+
+def going_back(scale: Scale) -> Iterator[Result]:
+    """A cell that adds one to the array, and back to before it."""
+    with workload(scale.large) as sides:
+        own, kishu, session = sides["ours"].kernel, sides["kishu"].kernel, sides["ours"].ours
+        assert session is not None
+        commit = kishu.run(HEAD).text.split()[-1]
+        checkpoint = session.client.checkpoint(comment="here").number
+        before = {name: side.kernel.run(SHOW).text for name, side in sides.items()}
         back: tuple[list[float], list[float]] = ([], [])
-        for _ in range(3):
-            for side in (sides["ours"], sides["kishu"]):
-                side.kernel.run(ALL)
+        for _ in range(2):
+            for side in sides.values():
+                side.cell("add one", ALL)
             started = time.perf_counter()
-            client.restore(checkpoint)
+            session.client.restore(checkpoint)
             own.run("pass")
             back[0].append(time.perf_counter() - started)
             started = time.perf_counter()
             kishu.run(f"_kishu.checkout({commit!r}, skip_notebook=True)")
+            kishu.run("pass")
             back[1].append(time.perf_counter() - started)
         for name in ("ours", "kishu"):
             if sides[name].kernel.run(SHOW).text != before[name]:
-                print(f"    {name} did not come back as it was", file=sys.stderr)
+                raise BenchError(f"{name} did not come back as it was")
+        yield compared("add one", sides)
+        yield grown("add one", sides)
         ours, theirs = map(Spread.of, back)
         ratio = f"{ours.median / theirs.median:.4f} x"
-        yield Result("against_kishu", "going back", ours, theirs, ratio, "0.1 x", "Kishu")
+        yield Result("going_back", "going back", ours, theirs, ratio, "0.1 x", "Kishu")
         own.run("a = frame = dicts = forest = None")
         started = time.perf_counter()
-        client.bring(checkpoint, ["a", "frame", "dicts", "forest"])
+        session.client.bring(checkpoint, ["a", "frame", "dicts", "forest"])
         disk = Spread.of([time.perf_counter() - started])
         ratio = f"{disk.median / theirs.median:.4f} x"
-        yield Result("against_kishu", "all from the disk", disk, theirs, ratio, "0.1 x", "Kishu")
+        yield Result("going_back", "all from the disk", disk, theirs, ratio, "0.1 x", "Kishu")
 
 
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--kishu", required=True, metavar="PYTHON", help="that has Kishu")
     Kernel.pythons["kishu"] = arguments.parse_args().kishu
-    sys.exit(run(arguments, {"against_kishu": against_kishu}))
+    sys.exit(run(arguments, {"cells": cells, "going_back": going_back}))

@@ -128,7 +128,8 @@ class TimeTravelMagics(Magics):
         result = self._ask(commands.checkpoint(comment, label, pin))
         took_ms = 1000 * (time.perf_counter() - started)
         record = result["checkpoint"]
-        print(render.checkpoint_text(record, float(result.get("pause_ms", took_ms))))
+        took_ms = float(result.get("pause_ms", took_ms))
+        print(render.checkpoint_text(record, took_ms, result.get("problem") or ""))
 
     def _pin(self, spec: str, pinned: bool) -> None:
         record = self._ask(commands.pin(_spec(spec), pinned))["checkpoint"]

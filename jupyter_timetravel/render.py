@@ -55,6 +55,9 @@ def marks(record: Record) -> list[str]:
         files = _best(record, "filesystem") == "ready"
         held = ", files only" if files else ", no files either"
         found.append(f"memory {process or 'not captured'}{held}")
+    failed = [c for c in record["captures"] if c["kind"] == "filesystem" and c["state"] == "failed"]
+    if failed and process == "ready":
+        found.append("files not captured")
     lost = sum(
         len(capture["not_captured"])
         for capture in record["captures"]
@@ -245,7 +248,7 @@ def config_text(config: Mapping[str, Any]) -> str:
     return "\n".join(f"{key}={value}" for key, value in config.items())
 
 
-def checkpoint_text(record: Record, took_ms: float) -> str:
+def checkpoint_text(record: Record, took_ms: float, problem: str = "") -> str:
     """What ``%checkpoint`` answers: the number, and what is not held."""
     named = f' "{one_line(record["comment"], WHAT_WIDTH)}"' if record["comment"] else ""
     named += f" [{one_line(record['label'], 40)}]" if record["label"] else ""
@@ -259,6 +262,8 @@ def checkpoint_text(record: Record, took_ms: float) -> str:
         lines += [f"  not held: {note_text(note)}" for note in notes[:8]]
         if len(notes) > 8:
             lines.append(f"  … and {len(notes) - 8} more: %timeline {record['number']}")
+    if problem:
+        lines.append(f"  it ends with this kernel: {one_line(problem, 300)}")
     return "\n".join(lines)
 
 

@@ -70,10 +70,13 @@ def layers_of(checkpoint: Checkpoint) -> set[str]:
 
 
 def kept(captures: Iterable[Capture]) -> list[Capture]:
-    """The captures as they are in a file: what ended with its kernel has ended."""
+    """The captures as they are in a file: what ended with its kernel has ended.
+
+    Images of processes are bound to their machine, and hold whatever was in memory.
+    """
     return [
         c
-        if (c.is_durable and c.ref is not None) or c.engine == "overlay"
+        if c.kind != "process" and ((c.is_durable and c.ref is not None) or c.engine == "overlay")
         else replace(c, state="evicted", ref=None, bytes=0, error=_ENDED, details={})
         for c in captures
     ]
@@ -176,6 +179,8 @@ def _capture(given: Capture, row: Mapping[str, Any]) -> Capture:
     _count(given.bytes)
     if given.state != "ready":
         return given
+    if given.kind == "process":
+        raise NoManifest("it names the memory of a process, which no export holds")
     if given.engine == "overlay":
         # Nothing else of what a sandbox was set up with is taken from a file.
         return replace(given, details=_stacks(row["details"]))

@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify; 1 if something did not hold. Raises SessionInUse, UnknownCheckpoint."""
     with stored.opened(args) as store:
         info = stored.find(store, args)
+        stored.refuse_untrusted(info)
         if info.in_use:
             raise SessionInUse(
                 f"A kernel runs on {info.path}. Nothing was done; `%timetravel verify` there does "

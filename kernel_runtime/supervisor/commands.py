@@ -340,9 +340,12 @@ class Commands:
             taken = await session.checkpoints.take(
                 "manual", request=request, comment=comment, label=label, pinned=pin
             )
+        # who is told its number may rely on it, whatever happens to the machine then
+        await session.published(taken.checkpoint.id)
         return {
             "checkpoint": session.timeline.record(taken.checkpoint),
             "pause_ms": taken.pause_ms,
+            "problem": session.persistence.problem,
         }
 
     async def _wait_idle(self) -> None:

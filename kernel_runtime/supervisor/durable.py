@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
@@ -52,7 +51,7 @@ class Durability:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="durable", initializer=_be_nice)
-        self._asked: deque[str] = deque()
+        self._asked: list[str] = []
         self._newest: str | None = None
         self._last = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -114,7 +113,7 @@ class Durability:
         while not self._stopping:
             self._hurry.clear()
             if self._asked:
-                return self._asked.popleft()
+                return self._asked.pop()  # the newest: it is what a resume would take
             if self._newest is None:
                 return None
             due = self._last + config.durability_interval - time.monotonic()
@@ -150,7 +149,7 @@ class Durability:
         if future is None:
             future = asyncio.get_running_loop().create_future()
             self._waiting[checkpoint.id] = future
-            self._asked.appendleft(checkpoint.id)
+            self._asked.append(checkpoint.id)
             self._go_on()
         capture = await asyncio.shield(future)
         if capture.state != "ready":

@@ -16,8 +16,10 @@ from kernel_runtime.errors import (
 )
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.commands import Commands
-from kernel_runtime.supervisor.restores import Plan, Restorer
+from kernel_runtime.supervisor.planning import Plan
+from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.telling import add
 from kernel_runtime.timeline.model import Capture, Checkpoint
 from kernel_runtime.timeline.report import environment_lines, title
 from kernel_runtime.timeline.text import one_line
@@ -58,7 +60,7 @@ class RescueRestorer(Restorer):
             process=False,
             rules_of=plan.files.snapshot_id if plan.files is not None else None,
         )
-        told = asyncio.ensure_future(self._packages(plan, safety))
+        told = asyncio.ensure_future(self._teller.packages(plan, safety))
         try:
             await self.stop_processes()
             if plan.environment is not None:
@@ -76,8 +78,8 @@ class RescueRestorer(Restorer):
         session.persistence.save_state(session.timeline)
         what = f"The files are those of #{plan.target.number}"
         woken = await self._start(plan, what, safety.checkpoint)
-        result = self._result(plan, safety, done, None)
-        _add(result, await told)
+        result = self._teller.result(plan, safety, done, None)
+        add(result, await told)
         result["took_ms"] = (time.perf_counter() - started) * 1e3
         result["text"] = _told(result, woken)
         return result
@@ -206,11 +208,3 @@ def _told(result: Mapping[str, Any], woken: bool) -> str:
     number = safety["number"]
     lines.append(f"%restore {number} --only files brings back what was there before.")
     return "\n".join(lines)
-
-
-def _add(result: dict[str, Any], found: Mapping[str, Any]) -> None:
-    """Put what a comparison of environments has found into a result."""
-    result["packages"] = found.get("packages", [])
-    result["environment"] = found.get("files", [])
-    result["environment_complete"] = found.get("complete", True)
-    result["files"] = [*result["files"], *found.get("workspace", ())]

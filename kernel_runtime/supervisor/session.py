@@ -574,13 +574,13 @@ class Session:
 
     def publish(self, id: str) -> None:
         """Write a new checkpoint into the store, in the background; shutdown waits for it."""
+        self._unpublished.append(id)
         task = self.background(self._publish(id))
         self._publishing.add(task)
         task.add_done_callback(self._publishing.discard)
 
     async def _publish(self, id: str) -> None:
         # what a checkpoint names must be on the disk before the database names it
-        self._unpublished.append(id)
         ready = list(self._unpublished)
         await asyncio.gather(self.files.flush(), self.environment.flush())
         # parents before children, and nothing is waited for in between: at whatever moment the
@@ -596,8 +596,8 @@ class Session:
             await self.package_steps.learn(self.timeline[id])
 
     async def published(self, id: str) -> None:
-        """Wait until a checkpoint is in the store as it is now."""
-        while id in self._unpublished:
+        """Wait until a checkpoint is in the store as it is now, or could not be written."""
+        while id in self._unpublished and self._publishing:
             await asyncio.wait(self._publishing)
         await self.persistence.written()
 

@@ -19,6 +19,9 @@ NUMBER: Final = re.compile(r"[#+]?([0-9]{1,18})", re.ASCII)
 RELATIVE: Final = re.compile(r"-([0-9]{1,18})", re.ASCII)
 ID_PREFIX: Final = re.compile(rf"[0-9a-f]{{{SHORTEST_PREFIX},32}}")
 
+LONGEST_LABEL: Final = 1000
+"""Characters. It is typed to restore by."""
+
 Spec = int | str
 """A user's name for a checkpoint; docs/protocol.md says what is understood."""
 
@@ -26,6 +29,11 @@ Spec = int | str
 def check_label(label: str) -> str:
     """The label without surrounding blanks, or BadRequest if it could not be found again."""
     label = check_text(label, "label").strip()
+    if len(label) > LONGEST_LABEL:
+        raise BadRequest(
+            f"A label has {LONGEST_LABEL} characters at most. Nothing was done; put longer text "
+            "into the comment."
+        )
     if not label or NUMBER.fullmatch(label) or RELATIVE.fullmatch(label):
         raise BadRequest(
             f"{label!r} cannot be a label: it is empty or reads like a number. Nothing was done; "

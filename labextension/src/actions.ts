@@ -2,7 +2,7 @@
 import { Dialog, InputDialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { DiffBody, IChoice, PreviewBody } from './diff';
+import { DiffBody, IChoice, PreviewBody, ReplayBody } from './diff';
 import { ISubject } from './follow';
 import { holds, ICheckpoint, IRestored, ISettings, Only } from './tokens';
 
@@ -30,38 +30,37 @@ export class Actions {
     }
     await this._attempt(async () => {
       const knowsCells = only === null && (document?.has(record) ?? false);
+      let compensate = false;
       let notebook = knowsCells && this._settings.now.restoreNotebook;
       if (this._settings.now.preview) {
         const choice = await this._ask(subject, record, only, knowsCells ? notebook : null);
         if (choice === null) {
           return;
         }
-        notebook = choice.notebook;
+        ({ notebook, compensate } = choice);
       }
-      const result = await timeline.restore(record, only);
-      if (notebook) {
-        document!.putBack(record);
-      }
-      this._tellRestored(subject, result, notebook);
+      const result = await timeline.restore(record, only, compensate);
+      const takeBack = notebook ? document!.putBack(record) : null;
+      this._tellRestored(subject, result, takeBack);
     });
   }
 
   async undo(subject: ISubject): Promise<void> {
     await this._attempt(async () => {
-      this._tellRestored(subject, await subject.timeline.undo(), false);
+      this._tellRestored(subject, await subject.timeline.undo());
     });
   }
 
   async resume(subject: ISubject): Promise<void> {
     await this._attempt(async () => {
-      this._tellRestored(subject, await subject.timeline.resume(), false);
+      this._tellRestored(subject, await subject.timeline.resume());
     });
   }
 
   /** Put the cells back as they were; the kernel stays where it is. */
   asItWas(subject: ISubject, record: ICheckpoint): void {
-    const { document } = subject;
-    if (!document?.putBack(record)) {
+    const takeBack = subject.document?.putBack(record) ?? null;
+    if (takeBack === null) {
       this._tell(
         'warning',
         this._trans.__(
@@ -71,8 +70,10 @@ export class Actions {
       );
       return;
     }
-    this._tell('success', this._trans.__('The cells are as they were at #%1.', record.number), () =>
-      document.undoPutBack()
+    this._tell(
+      'success',
+      this._trans.__('The cells are as they were at #%1.', record.number),
+      takeBack
     );
   }
 
@@ -153,8 +154,30 @@ export class Actions {
 
   async bring(subject: ISubject, record: ICheckpoint, names: string[]): Promise<void> {
     await this._attempt(async () => {
-      const text = await subject.timeline.bring(record, names);
-      this._tell('success', text, () => this.undo(subject));
+      const { text, safety } = await subject.timeline.bring(record, names);
+      this._tell('success', text, () =>
+        this._attempt(async () => {
+          this._tellRestored(subject, await subject.timeline.restore(safety));
+        })
+      );
+    });
+  }
+
+  async replay(subject: ISubject, record: ICheckpoint): Promise<void> {
+    await this._attempt(async () => {
+      const plan = await subject.timeline.replay(record, true);
+      const answer = await showDialog({
+        title: this._trans.__('Replay from #%1?', record.number),
+        body: new ReplayBody(plan, this._trans),
+        buttons: [
+          Dialog.cancelButton({ label: this._trans.__('Cancel') }),
+          Dialog.okButton({ label: this._trans.__('Replay') })
+        ]
+      });
+      if (answer.button.accept) {
+        const { text } = await subject.timeline.replay(record, false);
+        this._tell('success', text, () => this.undo(subject));
+      }
     });
   }
 
@@ -167,7 +190,7 @@ export class Actions {
   /** Somebody else, or a cell, went back: it is said once, with its undo. */
   tellOthers(subject: ISubject, result: IRestored): void {
     if (this._settings.now.notify) {
-      this._tellRestored(subject, result, false);
+      this._tellRestored(subject, result);
     }
   }
 
@@ -201,14 +224,17 @@ export class Actions {
     return choice;
   }
 
-  private _tellRestored(subject: ISubject, result: IRestored, notebook: boolean): void {
+  /** takeBack: undoes what was done to the notebook's cells with it. */
+  private _tellRestored(
+    subject: ISubject,
+    result: IRestored,
+    takeBack: (() => void) | null = null
+  ): void {
     const name = subject.widget.title.label;
     const text = `${name}: ${result.text}`;
     this._tell('success', text, async () => {
       await this.undo(subject);
-      if (notebook) {
-        subject.document?.undoPutBack();
-      }
+      takeBack?.();
     });
   }
 

@@ -76,9 +76,12 @@ export function addCommands(
   });
   commands.addCommand(CommandIDs.switchKernel, {
     label: trans.__('Switch to a Kernel with Time Travel'),
-    isEnabled: () =>
-      follower.current?.timeline.state === 'unmanaged' &&
-      follower.current.timeline.alternatives.length > 0,
+    isEnabled: args => {
+      const timeline = follower.current?.timeline;
+      return timeline?.state === 'absent'
+        ? typeof args.name === 'string'
+        : timeline?.state === 'unmanaged' && timeline.alternatives.length > 0;
+    },
     execute: args => {
       const timeline = follower.current?.timeline;
       const name = (args.name as string | undefined) ?? timeline?.alternatives[0]?.name;
@@ -127,6 +130,12 @@ export function addCommands(
   );
   addAbout(CommandIDs.compare, trans.__('Compare with Another…'), (on, record) =>
     actions.compareWith(on, record)
+  );
+  addAbout(
+    CommandIDs.replay,
+    trans.__('Replay from Here…'),
+    (on, record) => actions.replay(on, record),
+    record => holds(record).memory
   );
   addAbout(
     CommandIDs.bring,

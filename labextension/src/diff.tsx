@@ -3,7 +3,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import React from 'react';
 
-import { IChange, IDiff, IRestored, ISummary } from './tokens';
+import { IChange, IDiff, IEffect, IReplayed, IRestored, ISummary } from './tokens';
 import { size } from './times';
 
 /** Rows of one table beyond this are counted, not shown. */
@@ -123,6 +123,56 @@ export function Differences(props: { diff: IDiff; trans: TranslationBundle }): J
   );
 }
 
+/** What no restore takes back. */
+function Effects(props: { effects: IEffect[]; trans: TranslationBundle }): JSX.Element | null {
+  const { effects, trans } = props;
+  if (effects.length === 0) {
+    return null;
+  }
+  return (
+    <section className="jp-TimeTravel-section" data-effects={effects.length}>
+      <h3>
+        {trans.__('No restore takes this back')} ({effects.length})
+      </h3>
+      <ul>
+        {effects.slice(0, MOST).map((effect, at) => (
+          <li key={at} dir="auto">
+            {effect.cell}: {effect.text}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+/** The body of the dialog before a replay. */
+export class ReplayBody extends ReactWidget {
+  constructor(
+    private _plan: IReplayed,
+    private _trans: TranslationBundle
+  ) {
+    super();
+    this.addClass('jp-TimeTravel-dialog');
+  }
+
+  protected render(): JSX.Element {
+    const trans = this._trans;
+    return (
+      <div>
+        <p>{trans.__('The session goes back, and these cells run again, in this order:')}</p>
+        <ol>
+          {this._plan.not_run.map(cell => (
+            <li key={cell.cell}>
+              {cell.cell} <code>{cell.code}</code>
+            </li>
+          ))}
+        </ol>
+        <Effects effects={this._plan.effects} trans={trans} />
+      </div>
+    );
+  }
+}
+
 /** The body of a dialog that compares. */
 export class DiffBody extends ReactWidget {
   constructor(
@@ -139,6 +189,8 @@ export class DiffBody extends ReactWidget {
 }
 
 export interface IChoice {
+  /** Run the registered undos of effects first. */
+  compensate: boolean;
   /** Put the notebook's cells back, too. */
   notebook: boolean;
   /** Go on showing this preview. */
@@ -155,7 +207,7 @@ export class PreviewBody extends ReactWidget {
   ) {
     super();
     this.addClass('jp-TimeTravel-dialog');
-    this._choice = { notebook: _notebook === true, preview: true };
+    this._choice = { compensate: false, notebook: _notebook === true, preview: true };
   }
 
   getValue(): IChoice {
@@ -165,11 +217,7 @@ export class PreviewBody extends ReactWidget {
   protected render(): JSX.Element {
     const trans = this._trans;
     const plan = this._plan;
-    const box = (
-      name: 'notebook' | 'preview',
-      text: string,
-      isOn: (checked: boolean) => boolean
-    ) => (
+    const box = (name: keyof IChoice, text: string, isOn: (checked: boolean) => boolean) => (
       <label className="jp-TimeTravel-choice">
         <input
           type="checkbox"
@@ -192,6 +240,16 @@ export class PreviewBody extends ReactWidget {
         {plan.environment_paths !== undefined && (
           <p>{trans.__('%1 paths outside of the workspace differ.', plan.environment_paths)}</p>
         )}
+        <Effects effects={plan.effects ?? []} trans={trans} />
+        {(plan.compensations?.length ?? 0) > 0 &&
+          box(
+            'compensate',
+            trans.__(
+              'First run what the cells registered to undo that: %1',
+              plan.compensations!.map(item => item.text).join(', ')
+            ),
+            on => on
+          )}
         {this._notebook !== null &&
           box('notebook', trans.__("Put the notebook's cells and outputs back, too"), on => on)}
         {box('preview', trans.__('Do not show this again'), on => !on)}

@@ -30,7 +30,7 @@ export class NotebookDocument {
     readonly timeline: Timeline
   ) {
     timeline.created.connect((_, record) => this._keep(record), this);
-    timeline.leaving.connect(() => (this._before = this._take()), this);
+    timeline.leaving.connect(() => (this._leaving = this._take()), this);
     timeline.changed.connect(this._dropDeleted, this);
   }
 
@@ -48,35 +48,31 @@ export class NotebookDocument {
 
   /**
    * Put the cells back as they were, as one undoable edit of the shared document. Cells that were
-   * made since are kept, below the others. Returns false where the cells are not known.
+   * made since are kept, below the others. Returns what undoes it, with every cell as it is now, or
+   * null where the cells of that time are not known.
    */
-  putBack(record: ICheckpoint): boolean {
+  putBack(record: ICheckpoint): (() => void) | null {
     const snapshot = this._snapshots.get(record.id);
     if (snapshot === undefined) {
-      return false;
+      return null;
     }
-    this._before = this._take();
+    const before = this._take();
+    const shownBefore = [...this.shown];
     this._apply(snapshot, false);
     const ids = new Set(snapshot.map(cell => cell.json.id as string));
-    this.shown.clear();
-    for (const id of ids) {
-      const run = this._runUpTo(record, id);
-      if (run !== null) {
-        this.shown.set(id, run);
-      }
-    }
+    const runs = [...ids].map(id => [id, this._runUpTo(record, id)] as const);
+    this._nowShown(runs.flatMap(([id, run]) => (run === null ? [] : [[id, run]])));
     this._putBackDone.emit({ since: new Set(this._cellIds().filter(id => !ids.has(id))) });
-    return true;
+    return () => {
+      this._apply(before, true);
+      this._nowShown(shownBefore);
+      this._putBackDone.emit({ since: new Set() });
+    };
   }
 
-  /** Take the last putBack back, with every cell as it was before it. */
-  undoPutBack(): void {
-    if (this._before !== null) {
-      this._apply(this._before, true);
-      this._before = null;
-      this.shown.clear();
-      this._putBackDone.emit({ since: new Set() });
-    }
+  private _nowShown(runs: [string, ICheckpoint][]): void {
+    this.shown.clear();
+    runs.forEach(([id, run]) => this.shown.set(id, run));
   }
 
   private get _model(): INotebookModel | null {
@@ -102,8 +98,9 @@ export class NotebookDocument {
       this.shown.delete(record.coordinate.cell_id);
     }
     // what is there before a restore is not what is there after the page heard of it
-    const snapshot = record.reason === 'safety' && this._before ? this._before : this._take();
-    this._snapshots.set(record.id, snapshot);
+    const isSafety = record.reason === 'safety' && this._leaving !== null;
+    this._snapshots.set(record.id, isSafety ? this._leaving! : this._take());
+    this._leaving = null;
     this._trim();
   }
 
@@ -206,7 +203,7 @@ export class NotebookDocument {
 
   private _snapshots = new Map<string, Snapshot>();
   private _kept = new WeakMap<ICellModel, { state: string; kept: IKeptCell }>();
-  private _before: Snapshot | null = null;
+  private _leaving: Snapshot | null = null;
   private _putBackDone = new Signal<this, IPutBack>(this);
 }
 

@@ -30,6 +30,7 @@ const PALETTE = [
   CommandIDs.asItWas,
   CommandIDs.comparePresent,
   CommandIDs.compare,
+  CommandIDs.replay,
   CommandIDs.label,
   CommandIDs.pin,
   CommandIDs.remove,

@@ -10,6 +10,7 @@ import {
   IDiff,
   IEvent,
   IListing,
+  IReplayed,
   IRestored,
   ISummary,
   KERNEL,
@@ -26,8 +27,10 @@ export type State = 'absent' | 'connecting' | 'unmanaged' | 'ready' | 'failed';
 
 export interface IRunning {
   record: ICheckpoint;
-  /** As the kernel names it: plan, safety, stop, filesystem, process, answer. */
+  /** As the kernel names it: plan, safety, stop, filesystem, process, answer; or replay. */
   step: string;
+  /** Of a replay: the cell that runs. */
+  code?: string;
 }
 
 export interface IOutcome {
@@ -75,8 +78,19 @@ export class Timeline extends Tree {
   isDisposed = false;
 
   /** Go back. Throws Refused or Unanswered; `restored` is emitted when the kernel says so. */
-  async restore(record: ICheckpoint, only: Only = null): Promise<IRestored> {
-    return this._goBack('restore', { checkpoint: record.id, only });
+  async restore(record: ICheckpoint, only: Only = null, compensate = false): Promise<IRestored> {
+    const args: JSONObject = { checkpoint: record.id, only };
+    return this._goBack('restore', compensate ? { ...args, compensate } : args);
+  }
+
+  /** Go back and run the cells again that ran since; `dry`: only tell which. */
+  async replay(record: ICheckpoint, dry: boolean): Promise<IReplayed> {
+    this._ours += 1; // the restore that it begins with is not told apart
+    try {
+      return await this._request('replay', { checkpoint: record.id, dry_run: dry });
+    } finally {
+      this._ours -= 1;
+    }
   }
 
   /** Take back the last restore. */
@@ -121,9 +135,12 @@ export class Timeline extends Tree {
     return found.variables;
   }
 
-  /** Bring these variables into the present as they were. Returns what the kernel says of it. */
-  async bring(record: ICheckpoint, names: string[]): Promise<string> {
-    return (await this._request<{ text: string }>('bring', { checkpoint: record.id, names })).text;
+  /** Bring these variables into the present as they were. */
+  async bring(
+    record: ICheckpoint,
+    names: string[]
+  ): Promise<{ text: string; safety: ICheckpoint }> {
+    return this._request('bring', { checkpoint: record.id, names });
   }
 
   async verify(record: ICheckpoint): Promise<string> {
@@ -188,6 +205,11 @@ export class Timeline extends Tree {
       .sort((a, b) => Number(b.name === KERNEL) - Number(a.name === KERNEL));
   }
 
+  /** The name of the kernel that was there, or that the document asks for. */
+  get lastKernel(): string {
+    return this.context.kernelPreference.name ?? KERNEL;
+  }
+
   async switchKernel(name: string): Promise<void> {
     await this.context.changeKernel({ name });
   }
@@ -229,8 +251,8 @@ export class Timeline extends Tree {
       // the next kernel knows of no subscription
       this.running = null;
       this._stale = true;
-      if (status === 'dead' || status === 'terminating') {
-        this._reset('absent');
+      if (status === 'dead') {
+        this._reset('absent'); // one that is ended by hand is gone when kernelChanged says so
         return;
       }
       this._emit();
@@ -285,8 +307,18 @@ export class Timeline extends Tree {
         break;
       case 'restore_progress':
         if (this.running !== null) {
-          this.running = { ...this.running, step: event.step ?? '' };
+          this.running = { ...this.running, step: String(event.step ?? '') };
         }
+        break;
+      case 'replay_progress':
+        this.running = {
+          record: this.records.get(record!.id) ?? record!,
+          step: 'replay',
+          code: `${event.step} / ${event.of} ${event.code ?? ''}`
+        };
+        break;
+      case 'replay_finished':
+        this.running = null;
         break;
       case 'restore_failed':
         this.running = null;

@@ -96,7 +96,7 @@ export class TimelinePanel extends ReactWidget {
     const add = (...ids: string[]) => ids.forEach(command => menu.addItem({ command, args }));
     add(CommandIDs.restore, CommandIDs.restoreMemory, CommandIDs.restoreFiles, CommandIDs.asItWas);
     menu.addItem({ type: 'separator' });
-    add(CommandIDs.comparePresent, CommandIDs.compare);
+    add(CommandIDs.comparePresent, CommandIDs.compare, CommandIDs.replay);
     menu.addItem({ type: 'separator' });
     add(CommandIDs.label, CommandIDs.pin, CommandIDs.verify, CommandIDs.remove);
     menu.aboutToClose.connect(() => setTimeout(() => menu.dispose(), 0));
@@ -249,7 +249,9 @@ function Progress(props: { timeline: Timeline; trans: TranslationBundle }): JSX.
   return (
     <p className="jp-TimeTravel-progress" role="status" data-step={running.step}>
       <progress aria-label={trans.__('Going back')} />
-      {trans.__('Going back to #%1: %2', running.record.number, steps[running.step] ?? '')}
+      {running.step === 'replay'
+        ? trans.__('Replaying from #%1: %2', running.record.number, running.code ?? '')
+        : trans.__('Going back to #%1: %2', running.record.number, steps[running.step] ?? '')}
     </p>
   );
 }
@@ -298,7 +300,20 @@ function Absence(props: IViewProps & { timeline: Timeline }): JSX.Element {
         </div>
       );
     case 'absent':
-      return <p className="jp-TimeTravel-empty">{trans.__('There is no kernel.')}</p>;
+      return (
+        <div className="jp-TimeTravel-empty">
+          <p>{trans.__('There is no kernel. What is on the disk can be resumed in a new one.')}</p>
+          <button
+            className="jp-mod-styled jp-mod-accept"
+            data-command={CommandIDs.switchKernel}
+            onClick={() =>
+              void commands.execute(CommandIDs.switchKernel, { name: timeline.lastKernel })
+            }
+          >
+            {trans.__('Start the kernel')}
+          </button>
+        </div>
+      );
     default:
       return (
         <p className="jp-TimeTravel-empty" role="status">

@@ -3,7 +3,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import React, { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
 
 import { IRow } from './graph';
-import { captureOf, holds, ICapture, ICheckpoint } from './tokens';
+import { captureOf, holds, ICapture, ICheckpoint, IMAGE } from './tokens';
 import { age, moment, size } from './times';
 
 export const ROW_PX = 48;
@@ -174,9 +174,9 @@ function Row(
           <span className={`jp-TimeTravel-title ${record.label ? 'jp-mod-label' : ''}`} dir="auto">
             {title}
           </span>
+          {row.head && <span className="jp-TimeTravel-now">{trans.__('present')}</span>}
         </div>
         <div className="jp-TimeTravel-second">
-          {row.head && <span className="jp-TimeTravel-now">{trans.__('present')}</span>}
           <span>{age(record, now)}</span>
           <span>{reasonOf(record, trans)}</span>
           {record.pinned && <Badge name="pinned" text={trans.__('pinned')} />}
@@ -186,6 +186,13 @@ function Row(
               name="missing"
               text={trans.__('%1 not held', missing.length)}
               hint={missing.map(n => `${n.kind} ${n.subject}: ${n.detail}`).join('\n')}
+            />
+          )}
+          {(record.effects ?? 0) > 0 && (
+            <Badge
+              name="effects"
+              text={trans._n('%1 effect', '%1 effects', record.effects!)}
+              hint={trans.__('What its cells did outside, which no restore takes back.')}
             />
           )}
           {row.boundary && <Badge name="boundary" text={trans.__('new kernel')} />}
@@ -234,15 +241,22 @@ export function Badge(props: { name: string; text: string; hint?: string }): JSX
 /** How fast and for how long a checkpoint can be gone back to. */
 export function Badges(props: { record: ICheckpoint; trans: TranslationBundle }): JSX.Element {
   const { record, trans } = props;
-  const process = captureOf(record, 'process');
+  const memory = record.captures.filter(c => c.kind === 'process' && c.state === 'ready');
   const namespace = captureOf(record, 'namespace');
   return (
     <>
-      {process?.state === 'ready' && (
+      {memory.some(capture => capture.engine !== IMAGE) && (
         <Badge
           name="instant"
           text={trans.__('instant')}
           hint={trans.__('The frozen process is there: all of the memory comes back at once.')}
+        />
+      )}
+      {memory.some(capture => capture.engine === IMAGE) && (
+        <Badge
+          name="exact"
+          text={trans.__('exact')}
+          hint={trans.__('An image of the whole process is on the disk.')}
         />
       )}
       {namespace !== undefined && <OnDisk capture={namespace} trans={trans} />}

@@ -32,6 +32,8 @@ export interface ICheckpoint {
   reason: 'cell' | 'manual' | 'safety' | 'restart' | 'start';
   code: string;
   is_head: boolean;
+  /** How much its cells did that no restore takes back. */
+  effects?: number;
   coordinate: {
     epoch: string;
     incarnation: number;
@@ -85,7 +87,31 @@ export interface IDiff {
   environ: IVariable[];
 }
 
+/** Something that no restore takes back. */
+export interface IEffect {
+  kind: string;
+  cell: string;
+  text: string;
+}
+
+/** An undo of an effect that a cell has registered. */
+export interface ICompensation {
+  id: string;
+  cell: string;
+  text: string;
+}
+
+export interface IReplayed {
+  checkpoint: ICheckpoint;
+  cells: { cell: string; code: string }[];
+  not_run: { cell: string; code: string }[];
+  effects: IEffect[];
+  text: string;
+}
+
 export interface IRestored extends IDiff {
+  effects?: IEffect[];
+  compensations?: ICompensation[];
   checkpoint: ICheckpoint;
   safety: ICheckpoint | null;
   dry_run: boolean;
@@ -109,9 +135,12 @@ export interface IEvent {
   sequence: number;
   checkpoint?: ICheckpoint | null;
   id?: string;
-  step?: string;
+  /** A name, or the number of the cell that is replayed. */
+  step?: string | number;
   text?: string;
   evalue?: string;
+  of?: number;
+  code?: string;
 }
 
 export type Only = 'process' | 'files' | null;
@@ -146,12 +175,16 @@ export namespace CommandIDs {
   export const remove = 'timetravel:delete';
   export const compare = 'timetravel:compare';
   export const comparePresent = 'timetravel:compare-present';
+  export const replay = 'timetravel:replay';
   export const bring = 'timetravel:bring';
   export const verify = 'timetravel:verify';
   export const resume = 'timetravel:resume';
   export const refresh = 'timetravel:refresh';
   export const switchKernel = 'timetravel:switch-kernel';
 }
+
+/** The engine whose captures of a process are files: exact as a frozen one, and they stay. */
+export const IMAGE = 'image';
 
 /** The newest capture of a kind that can be used, or the one that says why there is none. */
 export function captureOf(record: ICheckpoint, kind: ICapture['kind']): ICapture | undefined {

@@ -46,20 +46,20 @@ export class Tree {
     return parent === null ? null : (this.records.get(parent) ?? null);
   }
 
-  /** What `resume` would bring back: variables on the disk, in a kernel that holds no memory yet. */
+  /** What `resume` would bring back, while nothing has been done in the new kernel yet. */
   get resumable(): ICheckpoint | null {
-    let found: ICheckpoint | null = null;
-    for (const record of this.records.values()) {
-      for (const { kind, state } of record.captures) {
-        if (kind === 'process' && (state === 'ready' || state === 'pending')) {
-          return null;
-        }
-        if (kind === 'namespace' && state === 'ready' && record.number > (found?.number ?? -1)) {
-          found = record;
-        }
+    const head = this.head === null ? undefined : this.records.get(this.head);
+    if (head === undefined || (head.reason !== 'start' && head.reason !== 'restart')) {
+      return null;
+    }
+    for (const id of this.path) {
+      const record = this.records.get(id);
+      const isEarlier = record && record.coordinate.epoch !== head.coordinate.epoch;
+      if (isEarlier && record.captures.some(c => c.kind === 'namespace' && c.state === 'ready')) {
+        return record;
       }
     }
-    return found;
+    return null;
   }
 
   protected fill(listing: IListing): void {

@@ -116,6 +116,15 @@ def test_the_notebook_as_it_was(person: Notebook, server: Server) -> None:
     person.expect(person.cell(0)).to_contain_text("second 2")
     person.expect(person.cell(1)).to_contain_text("# my notes")
 
+    # the undo of the notification takes back both
+    person.restore(1, cells=True)
+    person.expect(cells).to_have_count(3)
+    person.notified("restored #1").get_by_text("Undo").click()
+    person.expect(cells).to_have_count(2)
+    person.expect(person.cell(0)).to_contain_text("# half")
+    person.expect(person.cell(1)).to_contain_text("# my notes")
+    person.undone(0)
+
 
 def test_by_hand(person: Notebook, server: Server) -> None:
     """A checkpoint with a comment, a label, a pin, a comparison, a deletion; and by keyboard."""
@@ -164,6 +173,45 @@ def test_by_hand(person: Notebook, server: Server) -> None:
     person.undone(1)
 
 
+def test_what_outlives_the_kernel(person: Notebook, server: Server) -> None:
+    """Effects are told, a variable is brought, cells are replayed, a new kernel goes on."""
+    connect = "import socket\ntry: socket.create_connection(('127.0.0.1', 9))"
+    connect += "\nexcept OSError: print('tried')"
+    cells = ["a = [1]; print('a', a)", connect, "a.append(2); print('a', a)"]
+    path = server.notebook("outlives.ipynb", cells)
+    person.open("lab", path, 3)
+    person.show_panel()
+    person.run(0, "a [1]")
+    person.row(1).locator(".jp-mod-durable").wait_for()
+    person.run(1, "tried")
+    person.row(2).locator(".jp-mod-effects").wait_for()
+    person.run(2, "a [1, 2]")
+    person.row(3, head="true").wait_for()
+
+    person.row(1).click()
+    person.panel.locator('tr[data-name="a"] input').check()
+    person.panel.locator('[data-command="timetravel:bring"]').click()
+    person.notified("as it was at #1").wait_for()
+    person.row(4, head="true").wait_for()
+
+    person.row(1).locator(".jp-TimeTravel-restore").click()
+    person.page.locator('.jp-Dialog [data-effects="1"]').wait_for()
+    person.page.locator(".jp-Dialog .jp-mod-reject").click()
+    person.row(1).click(button="right")
+    person.page.get_by_role("menuitem", name="Replay from Here").click()
+    person.accept()
+    person.notified("replayed").wait_for()
+    person.undone(0)
+
+    newest = person.panel.locator('.jp-TimeTravel-row[data-head="true"]')
+    newest.locator(".jp-mod-durable, .jp-mod-partial").wait_for()
+    person.execute("kernelmenu:restart")
+    person.accept()
+    person.panel.locator('[data-command="timetravel:resume"]').click()
+    person.notified("restored").wait_for()
+    person.run(2, "a [1, 2, 2]")
+
+
 def test_two_notebooks_and_a_reload(person: Notebook, server: Server) -> None:
     """The panel follows the one in front; what it shows of it survives a reload."""
     first = server.notebook("first.ipynb", ["va = 1; print('va', va)", "va = 2; print('va', va)"])
@@ -183,6 +231,11 @@ def test_two_notebooks_and_a_reload(person: Notebook, server: Server) -> None:
     person.row(1, head="true").wait_for()
     assert "vb" in person.row(1).inner_text()
     person.expect(person.row(2)).to_have_count(0)
+
+    person.execute("notebook:create-console", activate=True)
+    person.panel.locator('h2:not([data-document$=".ipynb"])').wait_for()
+    person.row(1, head="true").wait_for()
+    assert "vb" in person.row(1).inner_text()
 
     person.execute("docmanager:open", path=first)
     person.panel.locator('h2[data-document="first.ipynb"]').wait_for()
@@ -220,6 +273,12 @@ def test_the_kernel_goes_away(person: Notebook, server: Server) -> None:
     person.page.evaluate(f"() => void {change}")
     person.in_state("unmanaged")
     person.panel.locator('[data-command="timetravel:switch-kernel"]').first.click()
+    person.in_state("ready")
+    person.row(1).wait_for()
+
+    person.page.evaluate("() => void jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    person.in_state("absent")
+    person.panel.locator('[data-command="timetravel:switch-kernel"]').click()
     person.in_state("ready")
     person.row(1).wait_for()
 

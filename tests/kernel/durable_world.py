@@ -15,7 +15,7 @@ def namespace(record: dict[str, Any]) -> dict[str, Any]:
 
 def durable(notebook: Any, number: int) -> dict[str, Any]:
     """The namespace capture of a checkpoint, once it is written."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 110  # written at the lowest priority
     while True:
         record = notebook.command("get", checkpoint=number)["checkpoint"]
         if namespace(record)["state"] in ("ready", "failed"):
@@ -30,7 +30,7 @@ def kill(notebook: Any) -> None:
     notebook.manager.shutdown_kernel(now=True)
 
 
-def timeline(notebook: Any) -> str:
+def timeline(notebook: Any, words: str = "") -> str:
     """What %timeline shows."""
-    shown = notebook.run("%timeline").of_type("display_data")[0]
+    shown = notebook.run(f"%timeline {words}").of_type("display_data")[0]
     return str(shown["content"]["data"]["text/plain"])

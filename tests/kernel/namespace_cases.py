@@ -88,6 +88,12 @@ CASES = {
         ),
         expected=("1 100 False True True True\n3 3 True True", "1 7 7"),
     ),
+    "04, the first class": Case(
+        cells=("class Acc:\n    kind = 'old'\na1 = Acc()",),
+        after=("class Acc:\n    kind = 'new'\na2 = Acc()",),
+        checks=("print(isinstance(a1, Acc), Acc.kind)",),
+        expected=("True old",),
+    ),
     "05": Case(
         cells=(
             "from enum import Enum, IntFlag, auto\n"

@@ -39,13 +39,17 @@ class World:
         first = start(*_NO_WAIT, **self._options)
         self.warm = {name: _run(first, case) for name, case in CASES.items() if _here(case)}
         self.captures = {name: durable(first, told.number) for name, told in self.warm.items()}
-        self.timeline = timeline(first)
+        self.timeline = timeline(first, "--all")
         kill(first)
         self.cold = start(*_NO_WAIT, **self._options)
-        self.greeting = self.cold.run("1").text("stderr")
+        self.cold.run("1")  # what is said at the start is said now
+
+    def restore(self, name: str, how: str = "") -> str:
+        """Restore a case's state from the disk; return what is said."""
+        return str(self.cold.run(f"%restore {self.warm[name].number} {how}").out)
 
 
-_NO_WAIT = ("--Supervisor.durability=manual",)
+_NO_WAIT = ("--Supervisor.durability=manual", "--Supervisor.images=False")
 
 
 def _here(case: Case) -> bool:
@@ -96,3 +100,40 @@ def test_namespace(world: World, name: str) -> None:
     for lost in case.lost:
         assert f"not brought back: {lost}: " in told.restored
     assert told.restored.count("not brought back") == len(case.lost), told.restored
+
+
+def test_08_the_list_tells_what_the_disk_does_not_hold(world: World) -> None:
+    line = next(line for line in world.timeline.splitlines() if "import sqlite3" in line)
+    assert all(name in line.partition("durable without")[2] for name in CASES["08"].lost), line
+
+
+def test_07_looking_changes_no_file(world: World) -> None:
+    number = world.warm["07"].number
+    world.restore("07")
+    work = world.cold.cwd
+
+    def files() -> dict[str, tuple[bytes, int]]:
+        found = {p for p in work.rglob("*") if p.is_file()}
+        return {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in found}
+
+    before = files()
+    assert "held" in world.cold.run(f"%timetravel verify {number}").out
+    world.cold.run(f"%timeline {number}")
+    world.cold.run(f"%restore {number} --dry-run")
+    world.cold.run(f"%restore {number} --only process --dry-run")
+    assert files() == before
+
+
+def test_17_a_helper_that_was_edited_is_named(world: World) -> None:
+    world.restore("17")
+    (world.cold.cwd / "helper.py").write_text("RATE = 9\nclass Acc: pass\n")
+    text = world.restore("17", "--only process")
+    assert "helper.py differs from the one that this state was made with" in text
+    assert world.cold.run("helper.RATE, isinstance(acc, helper.Acc)").result == "(2, True)"
+
+
+def test_20_no_handler_twice_after_three_restores(world: World) -> None:
+    for _ in range(3):
+        world.restore("20")
+    cell = world.cold.run("j.run(); print(len(log.handlers), buf.getvalue().count('run 2'))")
+    assert (cell.out, cell.text("stderr")) == ("1 1", "")

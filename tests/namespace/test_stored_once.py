@@ -124,3 +124,22 @@ def test_what_a_missing_library_costs(tmp_path: Path) -> None:
     assert came.printed == ["[1] False\n"]
     assert came.lost.keys() == {"gone", "f", "thing", "both"}
     assert all("No module named 'gone'" in reason for reason in came.lost.values())
+
+
+def test_what_can_only_load_well_is_not_tried(tmp_path: Path) -> None:
+    """A trial costs a process of its own after each cell."""
+    pytest.importorskip("pandas")
+    dumped = dump(
+        tmp_path,
+        """
+import numpy as np, pandas as pd
+x = 1; text = "a"; rows = [{"n": n, "s": {n}} for n in range(9)]; arr = np.arange(9.0)
+df = pd.DataFrame({"a": arr, "s": list("abcdefghi")})
+class Thing: pass
+thing = Thing(); hidden = [Thing()]
+def f(x): return x
+""",
+    )
+    tried = {name for unit in dumped.manifest["units"] if unit["try"] for name in unit["names"]}
+    assert tried.isdisjoint({"x", "text", "rows", "arr", "df"})
+    assert tried >= {"Thing", "thing", "hidden", "f"}

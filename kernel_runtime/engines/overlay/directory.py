@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from kernel_runtime.engines.overlay import faults
+from kernel_runtime.engines.overlay.paths import private
 from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.errors import EnvironmentRefused
 from kernel_runtime.store.paths import private_directory
@@ -82,7 +83,7 @@ class EnvironmentDirectory:
         """Hold a little of the disk back, so that one can go back when it is full."""
         with contextlib.suppress(OSError):
             if self._free() > 4 * RESERVE and self._held_back() < RESERVE:
-                with open(self.path / "reserve", "ab") as f:
+                with open(self.path / "reserve", "ab", opener=private) as f:
                     os.posix_fallocate(f.fileno(), 0, RESERVE)
 
     def make_room(self) -> None:
@@ -140,7 +141,7 @@ class EnvironmentDirectory:
 
     def _write(self, state: State, durable: bool) -> None:
         temporary = self.path / "state.json.new"
-        with open(temporary, "w") as f:
+        with open(temporary, "w", opener=private) as f:
             json.dump(asdict(state), f)
             if durable:
                 f.flush()

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from kernel_runtime.engines.overlay.changes import Summary, Tally, Touched, touched
 from kernel_runtime.engines.overlay.markers import Markers
-from kernel_runtime.engines.overlay.paths import Shortener, join
+from kernel_runtime.engines.overlay.paths import Shortener, join, private
 from kernel_runtime.engines.workspace.names import to_bytes, to_text
 
 NAME: Final = "index.json"
@@ -143,7 +143,8 @@ def _write(layer_dir: Path, index: Index) -> None:
     )
     unfinished = layer_dir / f".{NAME}.{uuid.uuid4().hex[:16]}.tmp"
     try:
-        unfinished.write_text(text, encoding="ascii")
+        with open(unfinished, "w", encoding="ascii", opener=private) as file:
+            file.write(text)
         os.replace(unfinished, layer_dir / NAME)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -56,3 +56,8 @@ class Shortener:
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
             self.close()
+
+
+def private(path: str, flags: int) -> int:
+    """An opener (``open``) for files that are nobody else's, whatever the umask."""
+    return os.open(path, flags, 0o600)

@@ -21,6 +21,7 @@ from kernel_runtime.engines.overlay import faults
 from kernel_runtime.engines.overlay.copying import copy_tree
 from kernel_runtime.engines.overlay.handing import copy_attributes
 from kernel_runtime.engines.overlay.markers import TRUSTED
+from kernel_runtime.engines.overlay.paths import private
 
 _POPULATED = ".populated"
 _STAGED = ".tt-restoring"
@@ -187,7 +188,7 @@ class RootDirectory:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(here)
             return
-        with open(here + ".new", "w") as f:
+        with open(here + ".new", "w", opener=private) as f:
             json.dump(asdict(known), f)
         os.replace(here + ".new", here)
 

@@ -33,13 +33,18 @@ class SnapshotUnknown(WorkspaceError):
         self.snapshot_id = snapshot_id
 
 
+def _end(cause: str) -> str:
+    """As a sentence."""
+    return cause if cause.endswith(".") else f"{cause}."
+
+
 class WorkspaceCaptureFailed(WorkspaceError):
     """The workspace could not be captured at all; single bad paths never cause this."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(
-            f"The workspace could not be captured: {cause}. Files are as they were, and so are "
-            "earlier snapshots. Remove the cause and checkpoint again."
+            f"The workspace could not be captured: {_end(cause)} Files are as they were, and so "
+            "are earlier snapshots. Remove the cause and checkpoint again."
         )
 
 
@@ -50,7 +55,7 @@ class WorkspaceRestoreRefused(WorkspaceError):
         shown = "; ".join(f"{printable(path)}: {reason}" for path, reason in problems[:5])
         more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
         super().__init__(
-            f"The workspace was not restored: {shown}{more}. Nothing was changed. "
+            f"The workspace was not restored: {_end(shown + more)} Nothing was changed. "
             "Remove the cause and restore again."
         )
         self.problems = tuple(problems)
@@ -67,7 +72,7 @@ class WorkspaceRestoreFailed(WorkspaceError):
             "(or recover()) goes on undoing it"
         )
         super().__init__(
-            f"The workspace was not restored: {printable(path)}: {cause}. {state}. "
+            f"The workspace was not restored: {printable(path)}: {_end(cause)} {state}. "
             "Remove the cause and restore again."
         )
         self.path, self.cause, self.undone = path, cause, undone

@@ -1,0 +1,147 @@
+"""What a restore will do, checked before anything is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.engines.workspace.model import RestorePlan
+from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.engines.workspace.protect import DOCUMENT
+from kernel_runtime.errors import RestoreRefused, UnknownCheckpoint
+from kernel_runtime.store.errors import StoreError
+from kernel_runtime.supervisor.images import image_of
+from kernel_runtime.timeline.model import Capture, Checkpoint
+
+if TYPE_CHECKING:
+    from kernel_runtime.supervisor.session import Session
+
+TELL_S = 0.02
+"""Seconds that a reply waits for what a restore changes outside of the workspace."""
+
+
+@dataclass
+class Plan:
+    """What a restore will do, checked."""
+
+    target: Checkpoint
+    frozen: Frozen | None
+    files: RestorePlan | None
+    environment: Capture | None = None
+    has_image: bool = False
+    """Whether the process comes from the disk, where there is no frozen one any more."""
+    namespace: dict[str, Any] | None = None
+    """The manifest of the portable copy: for want of the process itself, or if it fails."""
+    warnings: list[str] = field(default_factory=list)
+    resumes: bool = False
+    lost: set[str] = field(default_factory=set)
+    """Variables that the target had and the restore did not bring."""
+    tell_s: float = TELL_S
+
+    @property
+    def brings_process(self) -> bool:
+        """Whether another process takes the executor's place."""
+        return self.frozen is not None or self.has_image or self.namespace is not None
+
+
+class Planner:
+    """Finds out what can be restored. Changes nothing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def target(self, spec: Any, undo: bool) -> Checkpoint:
+        """Return the checkpoint that is meant. Raises UnknownCheckpoint."""
+        timeline = self._session.timeline
+        if not undo:
+            return timeline.resolve(spec)
+        if timeline.last_safety is None:
+            raise UnknownCheckpoint("--undo", "Nothing was restored yet, so nothing can be undone.")
+        return timeline.last_safety
+
+    def check_memory(self, target: Checkpoint) -> None:
+        """See that a checkpoint's memory can be brought back. Raises RestoreRefused."""
+        if target.id in self._session.frozen or target.has_durable_session:
+            return
+        namespace = target.capture("namespace")
+        capture = target.capture("process")
+        files = target.capture("filesystem", engine="workspace")
+        why = (capture.error or capture.state) if capture else "it has none"
+        if namespace is not None:
+            why += f"; its variables were not written: {namespace.error or namespace.state}"
+        rest = (
+            f" Its files are held: %restore {target.number} --only files."
+            if files is not None and files.state == "ready"
+            else ""
+        )
+        raise RestoreRefused(
+            f"The process of #{target.number} cannot be brought back: {why}.{rest} "
+            "Nothing was changed."
+        )
+
+    async def plan(self, target: Checkpoint, only: str | None) -> Plan:
+        """Check everything that can be checked first. Raises RestoreRefused."""
+        session = self._session
+        plan = Plan(target, None, None)
+        name = f"#{target.number}"
+        files = target.capture("filesystem", engine="workspace")
+        if only != "files":
+            self.check_memory(target)
+            await self._plan_memory(plan)
+        if only != "process" and session.environment.enabled:
+            plan.environment = session.environment.capture_of(target)
+            if plan.environment is None:
+                layers = target.capture("filesystem", engine="overlay")
+                why = (layers.error or layers.state) if layers else "it was not captured"
+                plan.warnings.append(f"the environment stays as it is: {why}")
+        if only != "process" and session.files.enabled:
+            if files is None or files.state != "ready" or files.ref is None:
+                why = (files.error or files.state) if files else "they were not captured"
+                if only == "files":
+                    raise RestoreRefused(
+                        f"The files of {name} cannot be brought back: {why}. Nothing was changed."
+                    )
+                plan.warnings.append(f"the files stay as they are: {why}")
+            else:
+                try:
+                    plan.files = await session.files.plan(files.ref)
+                except (WorkspaceError, OSError) as error:
+                    raise RestoreRefused(str(error)) from error
+                if plan.files.problems:
+                    path, why = plan.files.problems[0]
+                    more = len(plan.files.problems) - 1
+                    raise RestoreRefused(
+                        f"The files of {name} cannot be brought back: {printable(path)}: {why}"
+                        f"{f' (and {more} more)' if more else ''}. Nothing was changed; remove "
+                        f"the cause, or take memory alone: %restore {target.number} --only process."
+                    )
+                plan.warnings += [f"{printable(p)}: {why}" for p, why in plan.files.warnings]
+                plan.warnings += [
+                    f"{printable(one.path)} stays as it is: {one.reason}"
+                    for one in plan.files.kept
+                    if one.reason != DOCUMENT
+                ]
+        return plan
+
+    async def _plan_memory(self, plan: Plan) -> None:
+        """The most faithful captures of the target's memory. Raises RestoreRefused."""
+        session = self._session
+        plan.frozen = session.frozen.get(plan.target.id)
+        if plan.frozen is not None:
+            return
+        plan.has_image = image_of(plan.target) is not None
+        if plan.has_image:
+            try:
+                await session.persistence.authenticate(session.timeline, plan.target)
+            except StoreError as error:
+                raise RestoreRefused(f"{error} Nothing was changed.") from error
+        namespace = plan.target.capture("namespace")
+        if namespace is None or namespace.state != "ready":
+            return
+        try:
+            plan.namespace = await session.durability.manifest(plan.target)
+        except RestoreRefused:
+            if not plan.has_image:
+                raise
