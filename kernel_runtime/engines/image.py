@@ -18,6 +18,7 @@ import errno
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -40,6 +41,7 @@ CONTROL_FD: Final = 3
 
 _LOAD: Final = struct.Struct("=IIiI")
 _LOADED: Final = struct.Struct("=iiII464s")
+_CLOCK: Final = "monotonic_ns"
 _PATIENCE_S: Final = 60.0
 _CHUNK: Final = 4 << 20
 _LOST: Final = {
@@ -67,6 +69,8 @@ class ImageEngine:
         self._directory = directory
         self._serial = 0
         self._files = FileDigests()
+        self.writers: set[int] = set()
+        """Processes, as seen inside, that write an image now; one that is killed stores nothing."""
 
     async def write(
         self,
@@ -83,12 +87,19 @@ class ImageEngine:
         manifest. Raises CheckpointRefused; then nothing was stored.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        pid = 0
         try:
             with theirs:
-                await ask(frozen, Command.IMAGE, [theirs.fileno()])
+                pid, _, _ = await ask(frozen, Command.IMAGE, [theirs.fileno()])
+            self.writers.add(pid)
             files = self._files.at(root)
             return await _in_thread(
-                ours, self._store.take_in, ours, files, base=base, details=details
+                ours,
+                self._store.take_in,
+                ours,
+                files,
+                base=base,
+                details={**(details or {}), _CLOCK: time.monotonic_ns()},
             )
         except OSError as error:
             raise CheckpointRefused(
@@ -99,6 +110,7 @@ class ImageEngine:
         except StoreError as error:
             raise CheckpointRefused(str(error)) from error
         finally:
+            self.writers.discard(pid)
             ours.close()
 
     async def load(self, ref: str, sandbox: Sandbox, root: str, *, checkpoint: str) -> Frozen:
@@ -126,7 +138,8 @@ class ImageEngine:
             except BaseException:
                 os.unlink(address)
                 raise
-        return Frozen(checkpoint, loaded.pid, address, not_captured=loaded.not_captured)
+        lost = loaded.not_captured + _clock_notes(image.manifest["details"])
+        return Frozen(checkpoint, loaded.pid, address, not_captured=lost)
 
     async def _load(self, image: OpenImage, sandbox: Sandbox, listener: socket.socket) -> Loaded:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -267,6 +280,15 @@ class _FilesBelow:
 
     def __call__(self, used: FileInUse) -> str:
         return self._digests.digest(used, self._root)
+
+
+def _clock_notes(details: dict[str, Any]) -> list[Note]:
+    """After a reboot the monotonic clock is behind: who waits for a point in time waits longer."""
+    behind_s = (details.get(_CLOCK, 0) - time.monotonic_ns()) / 1e9
+    if behind_s <= 0:
+        return []
+    text = f"is {behind_s:.0f} s behind (a reboot): what sleeps until a point in time wakes later"
+    return [Note("clock", "monotonic", text)]
 
 
 def _digest(fd: int) -> str:

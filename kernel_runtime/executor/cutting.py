@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Iterator
 
 from kernel_runtime.errors import CheckpointRefused
 from kernel_runtime.executor.native import LIBRARY
-
-
-class _Buffer(ctypes.Structure):
-    """Py_buffer: the address of memory that may be read-only, which ctypes has no other way to."""
-
-    _fields_ = (
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.c_void_p),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    )
-
-
-@contextlib.contextmanager
-def address(view: memoryview) -> Iterator[int]:
-    """Where contiguous memory, read-only or not, begins; it stays there meanwhile."""
-    buffer = _Buffer()
-    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
-    try:
-        yield buffer.buf or 0
-    finally:
-        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+from kernel_runtime.hashing import address
 
 
 @functools.cache

@@ -124,13 +124,17 @@ static inline void tt_set_thread_pointer(uintptr_t v) {
 #define TT_PERMITTED_STATE 0x1022
 
 /* What code that chose its way by the processor can have seen. Word for word equal, or the
- * processor is another one. Leaves of cpuid: features (1, 7, 0x80000001), size and kind of the saved
- * state (0xd), which is also the layout of saved contexts. */
+ * processor is another one. Leaves of cpuid: vendor (0), features (1, 7, 0x80000001), size and kind of
+ * the saved state (0xd), which is also the layout of saved contexts. Of the last word of leaf 7 only
+ * instructions count: the rest is about mitigations, and comes and goes with microcode. */
 static inline void tt_cpu(uint32_t words[TT_CPU_WORDS]) {
-  static const uint32_t leaves[][3] = {
-      /* leaf, subleaf, registers that count: eax 1, ebx 2, ecx 4, edx 8 */
-      {0, 0, 14},   {1, 0, 12},  {7, 0, 14}, {7, 1, 15}, {0xd, 0, 11}, {0xd, 1, 1},
-      {0x80000001u, 0, 12},
+  static const uint32_t all = 0xffffffffu, instructions = 0x03c1413cu;
+  const uint32_t leaves[][6] = {
+      /* leaf, subleaf, what counts of eax, ebx, ecx, edx */
+      {0, 0, 0, all, all, all},     {1, 0, 0, 0, all, all},
+      {7, 0, 0, all, all, instructions}, {7, 1, all, all, all, all},
+      {0xd, 0, all, all, 0, all},   {0xd, 1, all, 0, 0, 0},
+      {0x80000001u, 0, 0, 0, all, all},
   };
   unsigned n = 0, most, most_extended;
   __asm__ volatile("cpuid" : "=a"(most) : "a"(0) : "ebx", "ecx", "edx");
@@ -141,8 +145,7 @@ static inline void tt_cpu(uint32_t words[TT_CPU_WORDS]) {
     __asm__ volatile("cpuid"
                      : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
                      : "a"(leaf), "c"(leaves[i][1]));
-    for (int k = 0; k < 4; k++)
-      if (leaves[i][2] >> k & 1) words[n++] = r[k];
+    for (int k = 0; k < 4; k++) words[n++] = r[k] & leaves[i][2 + k];
   }
 }
 

@@ -17,6 +17,7 @@
 #define MOST_PAGE_FILES 253
 #define LOWEST_DEN 0x1000000000u /* where neither programs nor their heaps are put */
 #define PAST_IDS 64
+#define REAPED_NS 10000000000u /* for our first process to be reaped: the id may be an old one */
 #define GUARD_INSTALL 102 /* MADV_GUARD_INSTALL, Linux 6.13 */
 
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
@@ -32,6 +33,7 @@ struct den {
   int listen_fd, plan_fd;
   int32_t supervisor_pid;
   uint32_t flags;
+  int32_t first_pid; /* before stepping aside; 0: did not */
   int page_files[MOST_PAGE_FILES];
   uint32_t count;
 };
@@ -342,6 +344,12 @@ static void protect_all(const struct den *den) {
   }
 }
 
+static void wait_until_reaped(int32_t pid) {
+  struct timespec moment = {0, 500000};
+  uint64_t until = tt_now_ns() + REAPED_NS;
+  while (pid && SC(SYS_kill, pid, 0) == 0 && tt_now_ns() < until) SC(SYS_nanosleep, &moment, 0);
+}
+
 static void build(void *arg) {
   struct den *den = arg;
   clear(den);
@@ -350,6 +358,7 @@ static void build(void *arg) {
   protect_all(den);
   for (uint32_t i = 0; i < den->count; i++) tt_close(den->page_files[i]);
   tt_close(den->plan_fd);
+  wait_until_reaped(den->first_pid);
   struct tt_landing *landing = (struct tt_landing *)(uintptr_t)den->plan->head.landing;
   landing->listen_fd = den->listen_fd;
   landing->control_fd = CONTROL;
@@ -360,18 +369,21 @@ static void build(void *arg) {
 }
 
 /* A process with an id past those of the image, which its threads shall have again; so that nothing
- * else takes them either, counting goes on from there. Where that is refused the ids are new ones. */
-static void step_aside(uint64_t highest_id) {
+ * else takes them either, counting goes on from there. Where that is refused the ids are new ones.
+ * Returns the id that the caller had before, or 0. */
+static int32_t step_aside(uint64_t highest_id) {
   char text[24];
-  if ((uint64_t)SC(SYS_getpid) > highest_id) return;
+  int32_t own = (int32_t)SC(SYS_getpid);
+  if ((uint64_t)own > highest_id) return 0;
   int fd = tt_open("/proc/sys/kernel/ns_last_pid", O_WRONLY);
   size_t n = tt_text_decimal(text, highest_id + PAST_IDS);
   long r = fd < 0 ? fd : SC(SYS_write, fd, text, n);
   tt_close(fd);
-  if (r < 0) return;
+  if (r < 0) return 0;
   long pid = tt_clone_copy(0, 0);
   if (pid > 0)
     for (;;) SC(SYS_exit_group, 0);
+  return pid == 0 ? own : 0;
 }
 
 __attribute__((used, noreturn)) void tt_loader(void) {
@@ -381,7 +393,7 @@ __attribute__((used, noreturn)) void tt_loader(void) {
   memset(&den, 0, sizeof den);
   take_in(&den);
   check_machine(&den.plan->head);
-  if (den.flags & TT_LOAD_KEEP_IDS) step_aside(den.plan->head.highest_id);
+  if (den.flags & TT_LOAD_KEEP_IDS) den.first_pid = step_aside(den.plan->head.highest_id);
   struct den *moved = make_den(&den);
   /* the same function in the copy of the program */
   void (*there)(void *) = (void (*)(void *))(moved->own + ((const char *)build - __ehdr_start));

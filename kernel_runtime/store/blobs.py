@@ -27,10 +27,11 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from kernel_runtime import hashing
 from kernel_runtime.store.coding import Codec, Plain
 from kernel_runtime.store.digests import (
     BlobDamaged,
@@ -195,18 +196,23 @@ class BlobStore(Shelf):
 
     def get(self, digest: Digest) -> bytes:
         """The bytes of a blob, verified. Raises BlobMissing or BlobDamaged."""
-        try:
-            with open(self._file(digest), "rb") as file:
-                stored = file.read()
-        except OSError as cause:
-            raise BlobMissing(digest, cause.strerror or "read error") from cause
-        try:
-            data = self._codec.decode(stored)
-        except ValueError as cause:
-            raise BlobDamaged(digest) from cause
+        data = self._read(digest)
         if digest_of(data) != digest:
             raise BlobDamaged(digest)
         return data
+
+    def get_some(self, digests: Sequence[Digest]) -> dict[Digest, bytes]:
+        """Those of a few blobs that are there and good, verified together: that is faster."""
+        found = {}
+        for digest in digests:
+            with contextlib.suppress(BlobError):
+                found[digest] = self._read(digest)
+        names = hashing.digests([memoryview(data) for data in found.values()])
+        return {
+            digest: data
+            for (digest, data), name in zip(found.items(), names, strict=True)
+            if name == digest
+        }
 
     def write_into(self, digest: Digest, fd: int, offset: int) -> int:
         """Write a blob, verified, into an open file. Returns its length in bytes.
@@ -304,6 +310,18 @@ class BlobStore(Shelf):
     def _is_known(self, digest: Digest, found: os.stat_result) -> bool:
         """Whether this is the file that was seen to be good."""
         return self._known_good.get(digest) == (found.st_ino, found.st_size, found.st_ctime_ns)
+
+    def _read(self, digest: Digest) -> bytes:
+        """The bytes under this name, **not verified**. Raises BlobMissing or BlobDamaged."""
+        try:
+            with open(self._file(digest), "rb") as file:
+                stored = file.read()
+        except OSError as cause:
+            raise BlobMissing(digest, cause.strerror or "read error") from cause
+        try:
+            return self._codec.decode(stored)
+        except ValueError as cause:
+            raise BlobDamaged(digest) from cause
 
     def _matches(self, digest: Digest, target: str, data: bytes | memoryview) -> bool:
         """Whether the file of this name is there with these bytes; reads it at most once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,11 @@ class Images:
             assert directory is not None
             self._made = ImageEngine(ImageStore(directory), self._runtime_dir)
         return self._made
+
+    @property
+    def writers(self) -> Collection[int]:
+        """Pids, inside, of processes that write an image now."""
+        return self._made.writers if self._made is not None else ()
 
     def wanted(self) -> bool:
         """Whether frozen processes can and shall be written."""

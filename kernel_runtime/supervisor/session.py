@@ -552,7 +552,7 @@ class Session:
         """All processes inside that are not live: frozen ones, their twins, copies of them."""
         pids = [f.pid for f in self.frozen.values()]
         pids += [f.twin.pid for f in self.frozen.values() if f.twin is not None]
-        return [*pids, *self.durability.copies]
+        return [*pids, *self.durability.copies, *self.images.writers]
 
     def set_process_state(self, id: str, state: Any, why: str | None) -> None:
         """Note what became of a process capture, and tell everybody."""

@@ -76,9 +76,12 @@ export function addCommands(
   });
   commands.addCommand(CommandIDs.switchKernel, {
     label: trans.__('Switch to a Kernel with Time Travel'),
-    isEnabled: () =>
-      follower.current?.timeline.state === 'unmanaged' &&
-      follower.current.timeline.alternatives.length > 0,
+    isEnabled: args => {
+      const timeline = follower.current?.timeline;
+      return timeline?.state === 'absent'
+        ? typeof args.name === 'string'
+        : timeline?.state === 'unmanaged' && timeline.alternatives.length > 0;
+    },
     execute: args => {
       const timeline = follower.current?.timeline;
       const name = (args.name as string | undefined) ?? timeline?.alternatives[0]?.name;

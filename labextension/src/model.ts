@@ -205,6 +205,11 @@ export class Timeline extends Tree {
       .sort((a, b) => Number(b.name === KERNEL) - Number(a.name === KERNEL));
   }
 
+  /** The name of the kernel that was there, or that the document asks for. */
+  get lastKernel(): string {
+    return this.context.kernelPreference.name ?? KERNEL;
+  }
+
   async switchKernel(name: string): Promise<void> {
     await this.context.changeKernel({ name });
   }
@@ -246,8 +251,8 @@ export class Timeline extends Tree {
       // the next kernel knows of no subscription
       this.running = null;
       this._stale = true;
-      if (status === 'dead' || status === 'terminating') {
-        this._reset('absent');
+      if (status === 'dead') {
+        this._reset('absent'); // one that is ended by hand is gone when kernelChanged says so
         return;
       }
       this._emit();

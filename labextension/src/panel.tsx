@@ -300,7 +300,20 @@ function Absence(props: IViewProps & { timeline: Timeline }): JSX.Element {
         </div>
       );
     case 'absent':
-      return <p className="jp-TimeTravel-empty">{trans.__('There is no kernel.')}</p>;
+      return (
+        <div className="jp-TimeTravel-empty">
+          <p>{trans.__('There is no kernel. What is on the disk can be resumed in a new one.')}</p>
+          <button
+            className="jp-mod-styled jp-mod-accept"
+            data-command={CommandIDs.switchKernel}
+            onClick={() =>
+              void commands.execute(CommandIDs.switchKernel, { name: timeline.lastKernel })
+            }
+          >
+            {trans.__('Start the kernel')}
+          </button>
+        </div>
+      );
     default:
       return (
         <p className="jp-TimeTravel-empty" role="status">

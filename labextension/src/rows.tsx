@@ -174,9 +174,9 @@ function Row(
           <span className={`jp-TimeTravel-title ${record.label ? 'jp-mod-label' : ''}`} dir="auto">
             {title}
           </span>
+          {row.head && <span className="jp-TimeTravel-now">{trans.__('present')}</span>}
         </div>
         <div className="jp-TimeTravel-second">
-          {row.head && <span className="jp-TimeTravel-now">{trans.__('present')}</span>}
           <span>{age(record, now)}</span>
           <span>{reasonOf(record, trans)}</span>
           {record.pinned && <Badge name="pinned" text={trans.__('pinned')} />}

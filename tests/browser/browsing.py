@@ -18,7 +18,7 @@ import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 TOKEN = "browser-test"
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 FRONT_ENDS = {"lab": "lab/tree", "notebook": "notebooks"}  # name: path of its page of a notebook
 CHROMIUM_OPTIONS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

@@ -276,6 +276,12 @@ def test_the_kernel_goes_away(person: Notebook, server: Server) -> None:
     person.in_state("ready")
     person.row(1).wait_for()
 
+    person.page.evaluate("() => void jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    person.in_state("absent")
+    person.panel.locator('[data-command="timetravel:switch-kernel"]').click()
+    person.in_state("ready")
+    person.row(1).wait_for()
+
 
 def test_a_thousand_checkpoints(person: Notebook, server: Server) -> None:
     """Only what is in view is in the page, and the oldest is a key away."""

@@ -79,7 +79,9 @@ def test_01_a_foreign_timeline_runs_nothing_before_it_is_trusted(
     assert not probe.exists()
     tt("trust", id, "--yes")
     mine = books("mine")
-    covered = bool(mine.command("status")["environment"]["covered"])
+    environment = mine.command("status")["environment"]
+    covered = any(probe.is_relative_to(path) for path in environment["covered"])
+    covered = covered and not any(probe.is_relative_to(p) for p in environment["not_covered"])
     mine.run("%restore made")
     assert mine.run("y").result == "'ran'"
     assert mine.run(f"import os; os.path.exists({str(probe)!r})").result == "True"

@@ -46,7 +46,7 @@ def test_a_cell_that_fails_there_is_named_and_the_file_stays(notebook):
     notebook.run("x = get_ipython()")
     notebook.run("x.kernel.timetravel and 1")
     cell = notebook.run("%timetravel export clean.ipynb --check", ok=False)
-    assert cell.reply["ename"] == "ExportRefused"
+    assert cell.reply["ename"] == "CleanExportRefused"
     assert "was written, but not checked: its cell 2 fails: AttributeError" in cell.reply["evalue"]
     assert len(sources(notebook.cwd / "clean.ipynb")) == 2
 
@@ -63,7 +63,7 @@ def test_nothing_is_overwritten_without_force(notebook):
     assert stat.S_IMODE(os.stat(target).st_mode) == 0o666 & ~_umask()
     for name in ("nowhere/a.ipynb", "a.py"):
         cell = notebook.run(f"%timetravel export {name}", ok=False)
-        assert cell.reply["ename"] == "ExportRefused"
+        assert cell.reply["ename"] == "CleanExportRefused"
 
 
 def _umask():

@@ -198,7 +198,7 @@ def test_retention_keeps_the_newest_and_what_was_asked_for(
     notebook.run("%checkpoint kept")
     for _ in range(8):
         notebook.run("x += 1")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 110
     while True:
         left = [c["number"] for c in notebook.command("list")["checkpoints"]]
         if len(left) < 9:

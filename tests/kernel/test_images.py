@@ -44,7 +44,7 @@ def document(tmp_path: Path) -> dict[str, Any]:
 
 def image(notebook: Any, number: int) -> dict[str, Any]:
     """The image capture of a checkpoint, once it is written."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 110
     while True:
         record = notebook.command("get", checkpoint=number)["checkpoint"]
         found = [c for c in record["captures"] if c["engine"] == "image"]

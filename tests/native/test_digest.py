@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import native_build
 import pytest
 
-from kernel_runtime.executor import hashing
+from kernel_runtime import hashing
 from kernel_runtime.store.digests import digest_of
 
 RANDOM = random.Random(8).randbytes(1 << 20)

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,6 +151,25 @@ def test_goes_on_in_another_sandbox(
             written = await images.write(frozen, sandbox.root, base=written.ref)
             assert written.stored_bytes < written.bytes / 2
             await fork.drop(loaded)
+        await sandbox.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_clock_after_a_reboot(
+    engine: tuple[ImageEngine, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, folder = engine
+
+    async def scenario() -> None:
+        sandbox = await new_sandbox(NamespaceSandbox)
+        frozen = await freeze(await start(sandbox, folder), sandbox, folder, "first")
+        with monkeypatch.context() as patch:
+            now = time.monotonic_ns()
+            patch.setattr(image_module.time, "monotonic_ns", lambda: now + 3600 * 10**9)
+            written = await images.write(frozen, sandbox.root)
+        loaded = await images.load(written.ref, sandbox, sandbox.root, checkpoint="first")
+        assert [note.kind for note in loaded.not_captured] == ["clock"]
         await sandbox.close()
 
     asyncio.run(scenario())

@@ -31,7 +31,6 @@ def numbers():
     for i in range(10**9): yield i
 half = numbers(); [next(half) for _ in range(5)]
 shared = mmap.mmap(-1, 4096); shared[:6] = b"shared"
-shm = open(f"/dev/shm/tt_image_{os.urandom(8).hex()}", "w+b"); shm.write(b"in shm"); shm.flush()
 rang = []
 signal.signal(signal.SIGUSR1, lambda *a: rang.append(a[0]))
 os.umask(0o27)
@@ -59,6 +58,9 @@ def grow():
         return 0 if i == 0 else 1 + deep(i - 1)
     return [len(keep), more[-1], deep(900)]
 """
+SHM = """
+shm = open(f"/dev/shm/tt_image_{os.urandom(8).hex()}", "w+b"); shm.write(b"in shm"); shm.flush()
+"""
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def images(tmp_path: Path) -> Images:
 
 def test_it_goes_on(any_world: World, images: Images, folder: Path) -> None:
     kind = any_world.kind
-    live = any_world.start(STATE)
+    live = any_world.start(STATE + SHM)
     live.run(f"log = open({str(folder / 'log')!r}, 'w+'); log.write('0123456789'); log.seek(4)")
     live.run("os.chdir('/usr'); task = asyncio.run_coroutine_threadsafe(sleeper(), loop)")
     frozen = live.freeze()
@@ -76,6 +78,7 @@ def test_it_goes_on(any_world: World, images: Images, folder: Path) -> None:
     before = live.value("ours()")
     assert live.value("counts()") and live.value("woke.wait(20)")
     assert frozen.wake(tt.WAKE_COPY).value("next(half)") == 5
+    live.run("os.unlink(shm.name)")
     any_world.close()
     with another(kind) as world:
         loaded = load(images, written, world)

@@ -152,6 +152,20 @@ def test_damage_is_seen_by_the_session_that_wrote_it(store):
     assert store.get(digest_of(PLAIN)) == PLAIN
 
 
+def test_a_few_blobs_at_once_are_verified_like_one(store):
+    pieces = [bytes([number]) * 131_072 for number in range(4)]
+    names = [digest_of(piece) for piece in pieces]
+    keep(store, *pieces, PLAIN)
+    assert store.get_some(names) == dict(zip(names, pieces, strict=True))
+    assert store.get_some([names[0], digest_of(PLAIN)]).keys() == {names[0], digest_of(PLAIN)}
+    # another's content under this name, a damaged file, none at all
+    file_of(store, names[1]).write_bytes(file_of(store, names[0]).read_bytes())
+    damage(file_of(store, names[2]))
+    assert store.get_some([*names, digest_of(b"never put")]).keys() == {names[0], names[3]}
+    with pytest.raises(BlobDamaged):
+        store.get(names[1])
+
+
 def test_a_manifest_of_another_key(store, tmp_path):
     theirs = NamespaceStore(tmp_path / "theirs", Keys(tmp_path / "their keys"))
     made = keep(theirs, PLAIN)

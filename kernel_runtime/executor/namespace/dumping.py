@@ -49,7 +49,9 @@ _ATOMS: Final = (type(None), bool, int, float, complex, str, bytes)
 _WELL_KNOWN: Final = frozenset(
     {
         *("builtins", "collections", "datetime", "decimal", "fractions", "pathlib", "uuid"),
-        *("numpy", "pandas", "zoneinfo", "enum", "re", "random", "itertools", "copyreg"),
+        *("zoneinfo", "enum", "re", "random", "itertools", "copyreg"),
+        *("numpy", "pandas", "pyarrow"),
+        "kernel_runtime",  # what puts together again what we took apart
     }
 )
 
@@ -282,7 +284,7 @@ class _Dump:
                 "buffers": buffers,
                 "plain_buffers": len(pickler.plain),
                 "bytes": sum(size for part in (attempt.stream, *buffers) for _, size in part),
-                "try": bool(own) or not all(map(_is_well_known, pickler.kinds)),
+                "try": bool(own) or not _loads_well(pickler),
             }
         )
         self.modules |= pickler.modules
@@ -349,7 +351,11 @@ def _is_definition(pair: tuple[str, Any]) -> bool:
     return issubclass(type(pair[1]), (type, types.FunctionType))
 
 
-def _is_well_known(kind: type) -> bool:
-    if kind is types.FunctionType:
-        return False
-    return registry.name_of(kind).split(".")[0] in _WELL_KNOWN
+def _loads_well(pickler: UnitPickler) -> bool:
+    """Whether a unit is made of what is known to come back, and of nothing else."""
+    names = [*pickler.modules]
+    for kind in pickler.kinds:
+        if kind is types.FunctionType:  # one that was written, not one that goes by its name
+            return False
+        names.append(registry.name_of(kind))
+    return all(name.split(".")[0] in _WELL_KNOWN for name in names)

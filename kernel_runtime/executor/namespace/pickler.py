@@ -308,16 +308,18 @@ class UnitPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """What ``__reduce_ex__`` would give, or NotImplemented for functions found by name."""
         kind = type(obj)
-        if kind is not Placements:  # in every unit, and nothing of the user's
-            self.kinds.add(kind)
         try:
-            return self.keeper.handler(kind)(self, obj)
+            result = self.keeper.handler(kind)(self, obj)
         except (RecursionError, MemoryError):
             raise
         except BaseException:
             if self.culprit is None:
                 self.culprit = obj
             raise
+        # placements are in every unit, and what goes by its name is told by its module
+        if kind is not Placements and id(obj) not in self.keeper.by_name:
+            self.kinds.add(kind)
+        return result
 
 
 def _placements(pickler: UnitPickler, obj: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 from zlib import crc32
 
-from kernel_runtime.executor import hashing
+from kernel_runtime import hashing
 from kernel_runtime.executor.namespace.session import Sink, Source
 
 Piece = list[str | int]

@@ -1,4 +1,7 @@
-"""Names of pieces of memory (BLAKE2b-256), four at once where the machine can (tt_digest4)."""
+"""Names of pieces of memory (BLAKE2b-256), four at once where the machine can (tt_digest4).
+
+Imported by both sides of the sandbox, so it needs the standard library alone.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,45 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
-from kernel_runtime.executor import cutting
-from kernel_runtime.executor.native import LIBRARY
+LIBRARY: Final = Path(__file__).resolve().parent / "native" / "libtimetravel.so"
 
 AT_ONCE: Final = 4
 _BLOCK: Final = 128
 _BYTES: Final = 32
+
+
+class _Buffer(ctypes.Structure):
+    """Py_buffer: the address of memory that may be read-only, which ctypes has no other way to."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+@contextlib.contextmanager
+def address(view: memoryview) -> Iterator[int]:
+    """Where contiguous memory, read-only or not, begins; it stays there meanwhile."""
+    buffer = _Buffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
+    try:
+        yield buffer.buf or 0
+    finally:
+        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+
 
 _Four = Callable[[ctypes.Array[ctypes.c_void_p], int, ctypes.Array[ctypes.c_char]], int]
 
@@ -53,7 +86,7 @@ def _at_once(group: Sequence[memoryview]) -> list[str] | None:
         return None
     out = ctypes.create_string_buffer(AT_ONCE * _BYTES)
     with contextlib.ExitStack() as stack:
-        places = [stack.enter_context(cutting.address(piece)) for piece in group]
+        places = [stack.enter_context(address(piece)) for piece in group]
         if four((ctypes.c_void_p * AT_ONCE)(*places), group[0].nbytes, out):
             return None
     return [out.raw[at : at + _BYTES].hex() for at in range(0, len(out), _BYTES)]
