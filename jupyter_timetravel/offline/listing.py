@@ -8,6 +8,7 @@ import json
 from jupyter_timetravel import render
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.tables import table
+from kernel_runtime.timeline.model import VOLATILE_ENGINES
 from kernel_runtime.timeline.text import plural
 
 SUMMARY = "list the checkpoints of a notebook"
@@ -32,14 +33,22 @@ def run(args: argparse.Namespace) -> int:
         told = {"timeline": timeline.id, "notebook": session.info.path, "head": head}
         print(json.dumps({**told, "checkpoints": records}, indent=2))
         return 0
-    print(table(_HEAD, [_cells(record) for record in records]) if records else "no checkpoints")
+    print(
+        table(_HEAD, [_cells(record, session.info.in_use) for record in records])
+        if records
+        else "no checkpoints"
+    )
     return 0
 
 
-def _cells(record: render.Record) -> tuple[str, ...]:
+def _cells(record: render.Record, in_use: bool) -> tuple[str, ...]:
     ready = [capture for capture in record["captures"] if capture["state"] == "ready"]
     engines = {capture["engine"] for capture in ready if capture["kind"] == "filesystem"}
-    held = ["memory"] if any(capture["kind"] == "process" for capture in ready) else []
+    processes = {capture["engine"] for capture in ready if capture["kind"] == "process"}
+    if not in_use:
+        processes -= VOLATILE_ENGINES  # they have ended with their kernel
+    held = ["memory"] if processes else []
+    held += ["variables"] if any(capture["kind"] == "namespace" for capture in ready) else []
     held += ["workspace"] if "workspace" in engines else []
     held += ["environment"] if "overlay" in engines else []
     notes = [f"[{record['label']}]"] if record["label"] else []

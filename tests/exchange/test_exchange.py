@@ -214,11 +214,12 @@ def test_somebody_elses_is_not_restored_until_a_person_trusts_it(
     from kernel_runtime.store.keys import Keys
     from kernel_runtime.store.namespaces import NamespaceStore
 
-    row = next(c for c in comparable(theirs("list", path, "--json")) if c["label"] == "two")
-    assert any(c["kind"] == "namespace" and c["state"] == "ready" for c in row["captures"])
+    rows = comparable(theirs("list", path, "--json"))
+    kinds = [(r["label"], c["kind"], c["state"]) for r in rows for c in r["captures"]]
+    assert ("two", "namespace", "ready") in kinds
     namespaces = NamespaceStore(other / "store", Keys(other / "keys"))
     trusted = [d for d in namespaces.blobs() if _is_ours(namespaces, d)]
-    assert len(trusted) == 1
+    assert 0 < len(trusted) <= sum(kind[1:] == ("namespace", "ready") for kind in kinds)
 
 
 def _is_ours(namespaces: Any, digest: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.exchange.conftest import call, end, write_notebook
+from tests.kernel.durable_world import durable
 
 Start = Callable[..., Any]
 
@@ -23,15 +24,17 @@ def a(on: Start, tmp_path: Path) -> Path:
     notebook = on(path)
     notebook.run("x = 1; open('f', 'w').write('a')")
     notebook.run("%checkpoint A")
+    durable(notebook, notebook.head()["number"])
     notebook.run("x = 2; open('f', 'w').write('later')")
     end(notebook)
     return path
 
 
 def goes_back(notebook: Any, directory: Path) -> None:
-    """The files of A come back there; memory ended with its kernel."""
-    notebook.run("%restore A --only files")
+    """The files of A come back there, and its variables from the disk."""
+    notebook.run("%restore A")
     assert (directory / "f").read_text() == "a"
+    assert notebook.run("x").result == "1"
 
 
 def tree(top: Path) -> dict[str, bytes]:
@@ -110,7 +113,8 @@ def test_another_version_checked_out(a: Path, on: Start) -> None:
     a.unlink()
     a.write_text(text.replace("y = 2", "y = 22").replace("z = 3", "z = 33"))
     notebook = on(a)
-    assert "history" not in notebook.run("1").text("stderr")
+    told = notebook.run("1").text("stderr")
+    assert "set aside" not in told and "goes on here" not in told
     goes_back(notebook, a.parent)
     end(notebook)
     # a branch in which it is another notebook altogether, and back
@@ -145,7 +149,8 @@ def test_through_a_symlink(a: Path, on: Start, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(a.parent)
     notebook = on(link / "a.ipynb")
-    assert "history" not in notebook.run("1").text("stderr")
+    told = notebook.run("1").text("stderr")
+    assert "set aside" not in told and "goes on here" not in told
     goes_back(notebook, a.parent)
 
 
@@ -172,6 +177,7 @@ def test_renamed_while_the_kernel_runs(on: Start, tmp_path: Path) -> None:
     notebook = on(path)
     notebook.run("x = 1; open('f', 'w').write('a')")
     notebook.run("%checkpoint A")
+    durable(notebook, notebook.head()["number"])
     P2 = path.parent.rename(tmp_path / "P2")
     renamed = (P2 / "a.ipynb").rename(P2 / "b.ipynb")
     notebook.run("x = 2; open('f', 'w').write('b')")
