@@ -93,8 +93,9 @@ class Scratch:
             with theirs:
                 try:
                     async with durability.starting:
+                        # -B: it leaves no bytecode among the user's files
                         pid = await session.spawn_scratch(
-                            [str(_PROGRAM), str(_LINK_FD)],
+                            ["-B", str(_PROGRAM), str(_LINK_FD)],
                             {_LINK_FD: theirs.fileno()},
                             manifest.get("hash_seed"),
                         )
