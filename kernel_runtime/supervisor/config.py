@@ -24,7 +24,7 @@ class Supervisor(Configurable):
         "every",
         help="Write the variables of checkpoints to the disk, in the background: of every one "
         "(those between are skipped while one is written), of the newest when no cell runs, or "
-        "of manual and pinned ones only.",
+        "of manual and pinned ones only; without a notebook file always the last.",
     ).tag(config=True, live=True)
     durability_interval = Float(
         5.0, min=0.0, help="Seconds between two automatic ones that are written."

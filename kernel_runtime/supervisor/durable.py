@@ -92,9 +92,15 @@ class Durability:
         if checkpoint.is_kept and checkpoint.reason != "safety":
             if checkpoint.id not in self._asked:
                 self._asked.append(checkpoint.id)
-        elif self._session.config.durability != "manual" and checkpoint.reason not in _EMPTY:
+        elif self._writes_by_itself and checkpoint.reason not in _EMPTY:
             self._newest = checkpoint.id
         self._go_on()
+
+    @property
+    def _writes_by_itself(self) -> bool:
+        # the timeline of a kernel without a notebook ends with it: nobody could find it again
+        session = self._session
+        return session.config.durability != "manual" and session.persistence.has_document
 
     def _go_on(self) -> None:
         self._hurry.set()
@@ -308,7 +314,7 @@ class Durability:
     async def stop(self) -> None:
         """Finish what is being written, and the head, if that does not take long."""
         task = self._task
-        if task is not None and not task.done():
+        if task is not None and not task.done() and self._session.persistence.has_document:
             self._last = 0.0
             self._hurry.set()
             with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError):
