@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import os
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -56,16 +57,21 @@ def run(args: argparse.Namespace) -> int:
             with closing(open_store(directory)) as store:
                 _refuse_while_used(store)
         encryption.turn_on(directory, secret, kdf)
-    print(f"the store {directory} is encrypted: what is written from now on is sealed")
+    lines = [f"the store {directory} is encrypted: what is written from now on is sealed"]
     if (directory / FILE_NAME).exists():
         with closing(open_store(directory)) as store:
-            _seal(store, rewrite=args.rewrite)
-        print("\n".join(told(directory)))
+            if args.rewrite:
+                _refuse_while_used(store)
+            if not any(info.in_use for info in store.timelines()):
+                _seal(store, rewrite=args.rewrite)
+        lines += told(directory)
+    if not os.environ.get(encryption.VARIABLE):
+        lines += [f"kernels find the key by {encryption.VARIABLE} or Supervisor.encryption"]
+    print("\n".join(lines))
     return 0
 
 
 def _seal(store: Store, *, rewrite: bool) -> None:
-    _refuse_while_used(store)
     if count := store.seal_rows():
         print(f"sealed: {plural(count, 'value')} in the list of checkpoints")
     for index in (store.directory / "journal").glob("index-*.json"):
