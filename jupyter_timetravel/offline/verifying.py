@@ -18,12 +18,15 @@ from jupyter_client.manager import KernelManager
 from jupyter_timetravel.client import Client
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.stored import NoSuchSession, SessionInUse
+from kernel_runtime.store import encryption
+from kernel_runtime.store.encryption import EncryptionLocked
 from kernel_runtime.store.paths import STORE_VARIABLE
 from kernel_runtime.timeline.report import title
 
 SUMMARY = "load the variables that are on the disk for real, in a scratch process, and compare"
 
 _TIMEOUT_S: Final = 3600.0
+_START_S: Final = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
                 f"The notebook of session {info.id[:12]} is gone, so no kernel can be started for "
                 "it. Nothing was done."
             )
+        if encryption.is_encrypted(store.directory) and not encryption.key_file(store.directory):
+            raise EncryptionLocked(
+                store.directory / encryption.FILE_NAME, "the kernel that verifies asks for nothing"
+            )
         target = None
         if args.checkpoint is not None:
             target = stored.look(store, info).checkpoint(args.checkpoint).number
@@ -69,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
             "was done; `jupyter timetravel install` installs it."
         ) from error
     try:
+        _wait_for(manager)
         with Client(manager, timeout=_TIMEOUT_S) as client:
             verified = client.verify(target)
     finally:
@@ -79,3 +87,17 @@ def run(args: argparse.Namespace) -> int:
     if not verified:
         print("no checkpoint has its variables on the disk")
     return int(any(one.problems for one in verified))
+
+
+def _wait_for(manager: KernelManager) -> None:
+    """Until the first process is there: before, the kernel cannot say what it is."""
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=_START_S)
+    except RuntimeError as error:
+        raise NoSuchSession(
+            f"The kernel {manager.kernel_name} did not start: {error}. Nothing was done."
+        ) from error
+    finally:
+        client.stop_channels()

@@ -338,6 +338,11 @@ class BlobStore(Shelf):
 
     # -- what an encrypted store keeps beside its blobs ---------------------------------------
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether what is put is sealed."""
+        return self._cipher is not None
+
     def seal(self, data: bytes, purpose: str) -> bytes:
         """Bytes that are to lie in a file of the store: sealed, if it is encrypted."""
         return data if self._cipher is None else self._cipher.seal(data, purpose)

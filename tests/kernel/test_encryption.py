@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import ROOT
+from tests.exchange.conftest import call
 from tests.kernel.durable_world import durable, kill
 
 sys.path.insert(0, str(ROOT / "tests" / "store"))
-from plain_finder import found_in  # noqa: E402
+from plain_finder import found_in
 
 SECRET = "TTSECRET-" + "4f9a1c" * 4
 CELL = "import os; tok = 'TTSECRET-' + '4f9a1c' * 4; open('.env', 'w').write('K=' + tok * 90)"
@@ -46,7 +47,9 @@ def test_a_session_is_sealed_and_comes_back(
     if covered:
         hidden = f"k = {str(key)!r}; print(os.path.exists(k) and bool(open(k, 'rb').read()))"
         assert first.run(hidden).out == "False"
-        assert first.run(f"print(os.path.exists({str(store / 'timelines.sqlite')!r}))").out == "False"
+        assert (
+            first.run(f"print(os.path.exists({str(store / 'timelines.sqlite')!r}))").out == "False"
+        )
     first.run("tok = None; os.remove('.env')")
     kill(first)
     assert [f for f in found_in(store, SECRET.encode(), b"TTLINE") if "environments" not in f] == []
@@ -57,6 +60,13 @@ def test_a_session_is_sealed_and_comes_back(
         f"TTSECRET- TTLINE-e7b1 {2 + 33 * 90}"
     )
     kill(second)
+
+    offline = {"store": store, "JUPYTER_TIMETRAVEL_ENCRYPTION": str(key)}
+    assert "#3" in call("verify", work / "n.ipynb", "sealed", **offline)
+    call("restore", work / "n.ipynb", "sealed", **offline)
+    assert (work / ".env").exists()
+    call("restore", work / "n.ipynb", "0", **offline)
+    assert not (work / ".env").exists()
 
     key.write_bytes(os.urandom(32))
     before = {f: f.read_bytes() for f in store.rglob("*") if f.is_file() and "/sealed/" in str(f)}

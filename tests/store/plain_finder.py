@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import zstandard
@@ -27,16 +28,12 @@ def _views(data: bytes) -> Iterator[bytes]:
     yield data
     for at in _places(data, ZSTD):
         reader = zstandard.ZstdDecompressor().decompressobj()
-        try:
+        with suppress(zstandard.ZstdError):
             yield reader.decompress(data[at:])
-        except zstandard.ZstdError:
-            pass
     for magic in ZLIB:
         for at in _places(data, magic):
-            try:
+            with suppress(zlib.error):
                 yield zlib.decompressobj().decompress(data[at:])
-            except zlib.error:
-                pass
 
 
 def _places(data: bytes, magic: bytes) -> Iterator[int]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 
 import pytest
@@ -13,6 +17,7 @@ from plain_finder import found_in
 from store_world import Session, leave_store
 
 from jupyter_timetravel import cli
+from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.store import encryption
 from kernel_runtime.store.blobs import BlobDamaged, BlobNotStored, BlobStore
 from kernel_runtime.store.cipher import Altered, Cipher
@@ -24,6 +29,7 @@ from kernel_runtime.store.keys import Keys
 from kernel_runtime.timeline.cells import Cell, Effect
 from kernel_runtime.timeline.model import Capture, Note
 
+MAIN = "import sys; from jupyter_timetravel.cli import main; sys.exit(main())"
 SECRET = "TTSECRET-4f9a1c"
 CONTENT = f"K={SECRET}\n" * 9000  # more than one chunk
 VARIABLE = f"pickled {SECRET}".encode() * 50
@@ -69,7 +75,8 @@ def secret_session(base, name="n"):
     session = Session(base, name)
     with closing(session):
         session.write("same.txt", CONTENT)
-        ran = Cell("c", SECRET, None, 1, "ok", None, 0.0, 0.0, result=SECRET)
+        effect = Effect("file", SECRET, 1, 0.0)
+        ran = Cell("c", SECRET, None, 1, "ok", None, 0.0, 0.0, result=SECRET, effects=(effect,))
         more = {
             "label": SECRET,
             "code": SECRET,
@@ -86,7 +93,11 @@ def secret_session(base, name="n"):
 
 def told(store):
     """Whatever shows the secret, or lets somebody who guesses it see that the guess is right."""
-    digests = [digest_of(VARIABLE), digest_of(CONTENT[:65_536].encode()), digest_of(CONTENT.encode())]
+    digests = [
+        digest_of(VARIABLE),
+        digest_of(CONTENT[:65_536].encode()),
+        digest_of(CONTENT.encode()),
+    ]
     return found_in(store, SECRET.encode(), *(digest.encode() for digest in digests))
 
 
@@ -217,7 +228,7 @@ def test_turned_on_in_the_middle(tmp_path, key, command):
     assert "2 checkpoints read: all is well" in command("check")
     again = Session(tmp_path)
     with closing(again):
-        assert [c.comment for c in again.timeline][0] == f"one {SECRET}"
+        assert again.timeline.resolve(1).comment == f"one {SECRET}"
         again.store.authenticate(again.timeline.id, again.timeline.resolve(1))
         again.write("new.txt", "new" * 40_000)
         again.checkpoint(VARIABLE, b"new variable" * 9, comment="new")
@@ -273,6 +284,39 @@ def test_passphrase_and_change(tmp_path, key, command, monkeypatch):
     monkeypatch.setenv(encryption.VARIABLE, str(key))
     assert "all is well" in command("check")
     assert [name for name in contents(session.directory) if "sealed" in name] == names
+
+
+def at_a_terminal(answers, *words):
+    """The command with a terminal of its own, at which a person answers the prompts."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execv(sys.executable, [sys.executable, "-c", MAIN, *map(str, words)])
+    shown = b""
+    with contextlib.suppress(OSError), open(terminal, "r+b", buffering=0) as file:
+        while data := file.read(1000):
+            shown += data
+            while answers and answers[0][0].encode() in shown:
+                file.write(answers.pop(0)[1].encode() + b"\n")
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+def test_a_passphrase_is_asked_for(tmp_path, key, monkeypatch):
+    monkeypatch.delenv(encryption.VARIABLE)
+    session = secret_session(tmp_path)
+    status, shown = at_a_terminal(
+        [("Passphrase:", "horse"), ("Once more:", "house")], "encrypt", "--passphrase"
+    )
+    assert status == 1 and "not the same passphrases" in shown
+    assert not encryption.is_encrypted(session.directory)
+    status, shown = at_a_terminal(
+        [("Passphrase:", "horse"), ("Once more:", "horse")], "encrypt", "--passphrase", "--rewrite"
+    )
+    assert status == 0 and "horse" not in shown, shown
+    assert told(session.directory) == []
+    status, shown = at_a_terminal([("Passphrase of", "horse")], "check")
+    assert status == 0 and "all is well" in shown
+    status, shown = at_a_terminal([("Passphrase of", "house")], "check")
+    assert status == 1 and "the passphrase given does not open it" in shown
 
 
 def test_a_key_in_the_store_is_refused(tmp_path, key, command):
@@ -335,23 +379,38 @@ def test_values_do_not_change_places(tmp_path, key):
         store.look_at(store.timelines()[0].id)
 
 
+def with_large_file(base):
+    session = Session(base)
+    session.engine.close()
+    session.engine = WorkspaceEngine(
+        [session.notebook.parent],
+        session.blobs,
+        journal_dir=session.directory / "journal",
+        copy_limit=100_000,
+    )
+    session.write("large.bin", os.urandom(300_000))
+    return session
+
+
 def test_a_file_too_large_to_copy_is_refused_with_a_note(tmp_path, key):
     turned_on(tmp_path, key)
-    with closing(Session(tmp_path)) as session:
-        session.engine.close()
-        from kernel_runtime.engines.workspace.engine import WorkspaceEngine
-
-        session.engine = WorkspaceEngine(
-            [session.notebook.parent],
-            session.blobs,
-            journal_dir=session.directory / "journal",
-            copy_limit=100_000,
-        )
-        session.write("large.bin", os.urandom(300_000))
-        snapshot = session.engine.capture()
-        [left] = snapshot.left_out
+    with closing(with_large_file(tmp_path)) as session:
+        [left] = session.engine.capture().left_out
         assert left.path == b"large.bin" and "the store is encrypted" in left.reason
         assert not list((session.directory / "held").iterdir())
+
+
+def test_a_file_too_large_to_copy_is_not_imported(tmp_path, key, command):
+    with closing(with_large_file(tmp_path)) as session:
+        session.checkpoint(VARIABLE)
+    assert list((session.directory / "held").iterdir())
+    command("export", session.notebook, "-o", tmp_path / "out.ttl")
+    other = tmp_path / "other"
+    encryption.at_start(other, str(key))
+    assert "too large to copy" in command(
+        "import", tmp_path / "out.ttl", "--store", other, status=1
+    )
+    assert not found_in(other, VARIABLE) and not list((other / "held").iterdir())
 
 
 def test_a_cipher_opens_what_it_sealed_and_nothing_else():
@@ -375,3 +434,14 @@ def test_secret_is_only_read_from_a_file_of_ones_own(tmp_path, key):
     link = tmp_path / "link"
     link.symlink_to(key)
     assert encryption.secret_in(link, tmp_path, "hkdf-sha256") == Secret(key.read_bytes(), link)
+
+
+def test_without_the_library_it_is_said(tmp_path, key):
+    turned_on(tmp_path, key)
+    code = f"import sys; sys.modules['cryptography'] = None; {MAIN}"
+    (tmp_path / "store" / FILE_NAME).touch()
+    done = subprocess.run(
+        [sys.executable, "-c", code, "check"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "pip install 'jupyter_timetravel[encryption]'" in done.stderr
