@@ -84,6 +84,8 @@ class Columns:
         return _MAGIC + cipher.seal(data, _purpose(column, row))
 
     def _open(self, column: str, value: bytes, row: tuple[object, ...]) -> bytes:
+        if self._cipher is None and is_sealed(value):
+            raise Altered("what is in it is sealed, and encryption.json is not there to open it")
         if self._cipher is None or not is_sealed(value):
             raise Altered(f"{column} is not what is stored there")
         return self._cipher.open(memoryview(value)[len(_MAGIC) :], _purpose(column, row))

@@ -366,6 +366,18 @@ def test_a_damaged_row_is_told(tmp_path, key, command, column):
             Session(tmp_path)
 
 
+def test_the_file_with_the_key_is_gone(tmp_path, key, command):
+    turned_on(tmp_path, key)
+    session = secret_session(tmp_path)
+    file = session.directory / encryption.FILE_NAME
+    file.rename(tmp_path / "away")
+    assert "encryption.json is not there" in command("list", session.notebook, status=1)
+    with pytest.raises(EncryptionRefused):
+        encryption.at_start(session.directory)
+    (tmp_path / "away").rename(file)
+    assert "all is well" in command("check")
+
+
 def test_values_do_not_change_places(tmp_path, key):
     turned_on(tmp_path, key)
     session = secret_session(tmp_path)
