@@ -329,6 +329,25 @@ def check_kernelspec() -> Finding:
     )
 
 
+def check_encryption() -> Finding:
+    if not is_linux():
+        return Finding(SKIPPED, "for Linux only")
+    from kernel_runtime.store import encryption
+    from kernel_runtime.store.errors import StoreError
+    from kernel_runtime.store.paths import store_directory
+
+    directory = store_directory()
+    if not encryption.is_encrypted(directory):
+        return Finding(FINE, "Not encrypted: whoever can read the store can read the sessions.")
+    try:
+        encryption.cipher_of(directory)
+    except StoreError as error:
+        return Finding(LIMITED, str(error), f"Set {encryption.VARIABLE} to the key's file.")
+    return Finding(
+        FINE, "Variables, files and cells are sealed; layers of the environment are not."
+    )
+
+
 def check_provisioner() -> Finding:
     names = KernelProvisionerFactory.instance().get_provisioner_entries()
     if PROVISIONER in names:
@@ -373,6 +392,7 @@ CHECKS: tuple[Check, ...] = (
     Check("overcommit", "checkpoints of large sessions", check_overcommit),
     Check("processes", "many checkpoints", check_processes),
     Check("store", "captures of files", check_store),
+    Check("encryption", "what a stolen disk tells", check_encryption),
     Check("inotify", "large workspaces", check_inotify),
     *checks_environment.CHECKS,
     Check("kernelspec", "the kernel in the picker", check_kernelspec),

@@ -18,6 +18,7 @@ from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.model import Change, RestoreResult, Snapshot, SnapshotId
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.errors import BadRequest, CheckpointRefused, RestoreRefused, UnknownCheckpoint
+from kernel_runtime.store import encryption
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import open_store
 from kernel_runtime.store.errors import TimelineInUse
@@ -48,6 +49,7 @@ class FilesOnly:
         self.root = root
         self._epoch = new_id()
         self._owner: int | None = os.getpid()
+        encryption.at_start(store)
         self._blobs = BlobStore(store)
         self._engine = WorkspaceEngine(
             [root],

@@ -27,11 +27,13 @@ from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.engines.workspace.tree import TreeDamaged, decode_row
 from kernel_runtime.store.blobs import BlobStore, Digest, digest_of
 from kernel_runtime.store.database import Store
+from kernel_runtime.store.encryption import EncryptionRefused
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.store.origins import Origin
 from kernel_runtime.store.reflinks import sync_filesystem
 from kernel_runtime.timeline import Checkpoint
+from kernel_runtime.timeline.text import plural
 
 PREFIX: Final = "import-"
 _UNSAFE_MODE: Final = 0o6000
@@ -243,6 +245,11 @@ class _Taking:
 
     def _put(self, blobs: BlobStore, namespaces: NamespaceStore, pins: set[Digest]) -> None:
         top = self._sound.unpacked.top
+        if self._sound.held and blobs.is_encrypted:
+            raise EncryptionRefused(
+                f"it has {plural(len(self._sound.held), 'file')} too large to copy, which this "
+                "store, being encrypted, cannot hold."
+            )
         with blobs.adding():
             for pin in pins:
                 blobs.pin(pin)

@@ -83,18 +83,18 @@ class Exporter:
             if c.kind == kind and c.engine != "overlay" and c.state == "ready" and c.ref
         ]
 
-    def _needed_blobs(self) -> list[tuple[str, Path]]:
+    def _needed_blobs(self) -> list[Digest]:
         found, unread = reachable(self._blobs, self._refs("filesystem"))
         if unread:
             raise _refused(self._session, unread[0][1])
-        members = []
-        for digest in sorted(found):
-            held = self._blobs.held_path(Digest(digest))
-            place = self._blobs.path / "blobs" / digest[:2] / digest
-            members.append(
-                (f"blobs/{digest}", place) if place.exists() else (f"held/{digest}", held)
-            )
-        return members
+        return [Digest(digest) for digest in sorted(found)]
+
+    def _content_of(self, digest: Digest) -> tuple[Member, Iterator[bytes]]:
+        size = self._blobs.size(digest)
+        if size is not None:
+            return Member(f"blobs/{digest}", size=size), map(self._blobs.get, [digest])
+        held = self._blobs.held_path(digest)
+        return Member(f"held/{digest}", size=held.stat().st_size), _pieces(held)
 
     def _needed_namespaces(self) -> list[str]:
         found: set[str] = set()
@@ -126,8 +126,8 @@ class Exporter:
         return target.stat().st_size
 
     def _write_members(self, writer: Writer) -> None:
-        plain = [(Member(name, size=path.stat().st_size), path) for name, path in self._snapshots]
-        sizes = [member.size for member, _ in plain]
+        contents = [self._content_of(digest) for digest in self._snapshots]
+        sizes = [member.size for member, _ in contents]
         names = [(name, len(self._namespaces.get(name))) for name in self._names]
         sizes += [size for _, size in names]
         sizes += [entry.member.size for entry in self._layer_entries()]
@@ -142,8 +142,8 @@ class Exporter:
             members=len(sizes),
         )
         writer.add(Member(manifest.NAME, size=len(listing)), [listing])
-        for member, path in plain:
-            writer.add(member, _pieces(path))
+        for member, content in contents:
+            writer.add(member, content)
         for name, size in names:
             writer.add(Member(f"namespaces/{name}", size=size), [self._namespaces.get(name)])
         for entry in self._layer_entries():

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         known = {row.id for row in rows}
         environments = store.directory / "environments"
         left = [p for p in _below(environments) if p.name not in known]
-        workspace = room_of([store.directory / name for name in ("blobs", "held")])
+        workspace = room_of([store.directory / name for name in ("blobs", "sealed", "held")])
         total = {
             "store": str(store.directory),
             "sessions": [asdict(row) for row in rows],

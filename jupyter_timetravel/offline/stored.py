@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
 import re
 import sys
@@ -17,9 +18,10 @@ from kernel_runtime.engines.workspace.errors import WorkspaceRestoreRefused
 from kernel_runtime.engines.workspace.places import refuse_elsewhere
 from kernel_runtime.engines.workspace.snapshots import read_manifest
 from kernel_runtime.errors import TimeTravelError, UnknownCheckpoint
-from kernel_runtime.store import notebooks
+from kernel_runtime.store import encryption, notebooks
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import FILE_NAME, Store, TimelineInfo, open_store
+from kernel_runtime.store.encryption import EncryptionLocked, Secret
 from kernel_runtime.store.errors import TimelineInUse
 from kernel_runtime.store.keys import NotTrusted
 from kernel_runtime.store.paths import store_directory
@@ -100,8 +102,31 @@ def opened(args: argparse.Namespace) -> Iterator[Store]:
             f"There is no store in {directory}: no time-travel kernel has run with it. Nothing was "
             "done; give another one with --store DIR."
         )
+    unlock(directory)
     with closing(open_store(directory)) as store:
         yield store
+
+
+def unlock(directory: Path) -> None:
+    """Open an encrypted store for this command; asks for a passphrase where no file is named.
+
+    Raises StoreError.
+    """
+    if not encryption.is_encrypted(directory) or encryption.key_file(directory) is not None:
+        encryption.cipher_of(directory)
+    elif encryption.kdf_of(directory) == "scrypt":
+        encryption.unlock(directory, Secret(ask(f"Passphrase of {directory}: ", directory)))
+    else:
+        encryption.cipher_of(directory)
+
+
+def ask(prompt: str, directory: Path) -> bytes:
+    """A passphrase, typed at the terminal. Raises EncryptionLocked if there is none."""
+    if not sys.stdin.isatty():
+        raise EncryptionLocked(
+            directory / encryption.FILE_NAME, "there is no terminal to ask for the passphrase at"
+        )
+    return getpass.getpass(prompt).encode()
 
 
 def find(store: Store, args: argparse.Namespace) -> TimelineInfo:

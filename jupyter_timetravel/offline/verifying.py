@@ -18,6 +18,8 @@ from jupyter_client.manager import KernelManager
 from jupyter_timetravel.client import Client
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.stored import NoSuchSession, SessionInUse
+from kernel_runtime.store import encryption
+from kernel_runtime.store.encryption import EncryptionLocked
 from kernel_runtime.store.paths import STORE_VARIABLE
 from kernel_runtime.timeline.report import title
 
@@ -49,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
             raise NoSuchSession(
                 f"The notebook of session {info.id[:12]} is gone, so no kernel can be started for "
                 "it. Nothing was done."
+            )
+        if encryption.is_encrypted(store.directory) and not encryption.key_file(store.directory):
+            raise EncryptionLocked(
+                store.directory / encryption.FILE_NAME, "the kernel that verifies asks for nothing"
             )
         target = None
         if args.checkpoint is not None:
@@ -85,15 +91,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _wait_for(manager: KernelManager) -> None:
-    """Raises NoSuchSession if the kernel does not come up."""
+    """Until the first process is there: before, the kernel cannot say what it is."""
     client = manager.blocking_client()
     client.start_channels()
     try:
         client.wait_for_ready(timeout=_START_S)
     except RuntimeError as error:
         raise NoSuchSession(
-            f"The kernel {manager.kernel_name} did not start ({error}), so nothing was loaded. "
-            "Nothing was changed; see what it says when the notebook is opened."
+            f"The kernel {manager.kernel_name} did not start: {error}. Nothing was done."
         ) from error
     finally:
         client.stop_channels()

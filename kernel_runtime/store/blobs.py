@@ -3,6 +3,7 @@
 Layout below the store's directory (0700, files 0600):
 
     blobs/ab/<64 hex digits>   one blob; its name is the hash of its bytes
+    sealed/ab/<96 hex digits>  one blob of an encrypted store; its name is that hash, encrypted
     held/<64 hex digits>       a whole file kept without reading it: a reflink or a hard link
     pins/<64 hex digits>       an empty file: this blob, and what it names, is wanted
     leases/<name>              what a live engine relies on, though nothing pins it
@@ -18,6 +19,9 @@ exists: `put` compares, so writing damaged content again heals it. Left-over fil
 
 The workspace's blobs are stored as given: reflinked chunks share blocks with the user's files,
 which compressed ones cannot. Other users of this class give a codec (``coding``).
+
+In an encrypted store (``encryption``) blobs are sealed as they are written, whatever the codec, and
+nothing is reflinked or held. What was stored before stays where it is, and is found.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from pathlib import Path
 from typing import Final
 
 from kernel_runtime import hashing
+from kernel_runtime.store import encryption
+from kernel_runtime.store.cipher import OVERHEAD
 from kernel_runtime.store.coding import Codec, Plain
 from kernel_runtime.store.digests import (
     BlobDamaged,
@@ -69,14 +75,19 @@ _O_NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 class BlobStore(Shelf):
     """One store directory. Several processes may use it at once; methods are thread safe."""
 
-    def __init__(self, path: Path, codec: Codec | None = None) -> None:
+    def __init__(self, path: Path, codec: Codec | None = None, *, home: Path | None = None) -> None:
         """Create what is missing below path. Raises OSError if that is not possible.
 
-        codec: how blobs are written into their files; always the same for one path.
+        codec: how blobs are written into their files; always the same for one path. home: the
+        store's directory, which says whether it is encrypted (default: path). Raises
+        EncryptionLocked, EncryptionDamaged, EncryptionUnavailable.
         """
         self.path = path
         self._codec = codec or Plain()
-        for part in (path, *(path / name for name in _PARTS)):
+        self._home = home or path
+        self._cipher = encryption.cipher_of(self._home)
+        sealed = () if self._cipher is None else (path / "sealed",)
+        for part in (path, *(path / name for name in _PARTS), *sealed):
             if not part.is_dir():
                 part.mkdir(mode=0o700, parents=True, exist_ok=True)
                 sync(part.parent)
@@ -118,7 +129,7 @@ class BlobStore(Shelf):
 
         Reads one that this object has not seen before.
         """
-        target = self._file(digest)
+        target = self._found(digest)
         try:
             with self._locked(exclusive=False):
                 known = self._is_known(digest, os.stat(target))
@@ -132,7 +143,10 @@ class BlobStore(Shelf):
         return True
 
     def scratch_clone(self, fd: int) -> int | None:
-        """A nameless file of our own that shares all blocks with fd, or None if refused."""
+        """A nameless file of our own that shares all blocks with fd, or None if refused.
+
+        Its content is not sealed, but it is in no directory and gone when it is closed.
+        """
         temporary: int = getattr(os, "O_TMPFILE", 0)
         try:
             scratch = os.open(self.path / "tmp", os.O_RDWR | temporary | _O_CLOEXEC, 0o600)
@@ -150,8 +164,10 @@ class BlobStore(Shelf):
 
         A clone is independent of the file. A hard link protects against deletion and
         replacement of the file, not against writing into it. Raises OSError where the
-        filesystems differ or the link is refused.
+        filesystems differ or the link is refused, and in an encrypted store.
         """
+        if self._cipher is not None:
+            raise OSError(errno.EOPNOTSUPP, "the store is encrypted, and a link would not be")
         target = str(self.path / "held" / token)
         if os.path.lexists(target):
             os.unlink(target)
@@ -187,6 +203,8 @@ class BlobStore(Shelf):
                     for parent in {os.path.dirname(name) for name in pending}:
                         _sync_if_there(parent)
                     sync(self.path / "blobs")  # new folders in it
+                    if self._cipher is not None:
+                        sync(self.path / "sealed")
             except OSError:
                 with self._lock:
                     self._unsynced = pending + self._unsynced
@@ -220,7 +238,11 @@ class BlobStore(Shelf):
         Shares blocks where the filesystem can. Raises BlobMissing, BlobDamaged, OSError.
         """
         data = self.get(digest)
-        if len(data) >= 65_536 and self._clone_into(digest, fd, offset, len(data)):
+        if (
+            len(data) >= 65_536
+            and self._cipher is None
+            and self._clone_into(digest, fd, offset, len(data))
+        ):
             return len(data)
         view = memoryview(data)
         done = 0
@@ -230,18 +252,23 @@ class BlobStore(Shelf):
 
     def has(self, digest: Digest, size: int | None = None) -> bool:
         """Whether a blob is there and, if size is given, as long as it should be (plain ones)."""
-        try:
-            found = os.stat(self._file(digest)).st_size
-        except OSError:
-            return False
-        return size is None or not self._codec.is_plain or found == size
+        found = self.size(digest)
+        return found is not None and (size is None or not self._codec.is_plain or found == size)
+
+    def size(self, digest: Digest) -> int | None:
+        """Bytes of a blob, from its file, not read; None if it is not there (plain codec)."""
+        target = self._found(digest)
+        with contextlib.suppress(OSError):
+            return os.stat(target).st_size - (OVERHEAD if self._is_sealed(target) else 0)
+        return None
 
     def room(self, digests: Iterable[Digest]) -> int:
         """Bytes on the disk of these blobs; what is not there takes none."""
         total = 0
         for digest in digests:
-            with contextlib.suppress(OSError):
-                total += os.stat(self._file(digest)).st_blocks * 512
+            for name in self._files(digest):
+                with contextlib.suppress(OSError):
+                    total += os.stat(name).st_blocks * 512
         return total
 
     def check(self) -> Iterator[tuple[Digest, str]]:
@@ -293,7 +320,68 @@ class BlobStore(Shelf):
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | _O_CLOEXEC, 0o600))
         self._will_sync(target)
 
+    def seal_plain(self) -> Iterator[tuple[Digest, int]]:
+        """Seal the blobs from before the store was encrypted, and delete them as they were.
+
+        Yields each with its bytes; those that are damaged are left. No other process may use the
+        store. Raises BlobStoreFull, BlobNotStored, OSError: what was done so far is complete.
+        """
+        batch: list[Digest] = []
+        for digest in [*self.plain_blobs(), None]:
+            if digest is not None:
+                with contextlib.suppress(BlobMissing, BlobDamaged):
+                    self.put(self.get(digest))
+                    batch.append(digest)
+            if len(batch) >= 200 or digest is None:
+                self.flush()
+                for done in batch:
+                    name = self.plain_file(done)
+                    size = name.stat().st_size
+                    name.unlink()
+                    yield done, size
+                batch = []
+
+    # -- what an encrypted store keeps beside its blobs ---------------------------------------
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether what is put is sealed."""
+        return self._cipher is not None
+
+    def seal(self, data: bytes, purpose: str) -> bytes:
+        """Bytes that are to lie in a file of the store: sealed, if it is encrypted."""
+        return data if self._cipher is None else self._cipher.seal(data, purpose)
+
+    def unseal(self, data: bytes, purpose: str) -> bytes:
+        """The reverse. Raises ValueError."""
+        return data if self._cipher is None else self._cipher.open(data, purpose)
+
     # -- inside -------------------------------------------------------------------------------
+
+    def _found(self, digest: Digest) -> str:
+        """Where a blob lies, or is to lie if it is not there."""
+        files = self._files(digest)
+        if len(files) == 1:
+            return files[0]
+        return next((name for name in files if os.path.exists(name)), files[0])
+
+    def _is_sealed(self, target: str) -> bool:
+        return self._cipher is not None and target.startswith(f"{self.path}/sealed/")
+
+    def _encode(self, digest: Digest, data: bytes | memoryview) -> bytes | memoryview:
+        """Into the bytes of the file that it is written into. Raises OSError."""
+        stored = self._codec.encode(data)
+        if self._cipher is not None:
+            return self._cipher.seal(stored, f"blob {digest}")
+        if encryption.is_encrypted(self._home):
+            raise OSError(errno.EACCES, "it was encrypted meanwhile; start this program again")
+        return stored
+
+    def _decode(self, digest: Digest, target: str, stored: bytes) -> bytes:
+        """The reverse. Raises ValueError."""
+        if self._cipher is not None and self._is_sealed(target):
+            stored = self._cipher.open(stored, f"blob {digest}")
+        return self._codec.decode(stored)
 
     def _mark(self, target: str) -> None:
         """A sweep that is under way sees that this blob is wanted again."""
@@ -314,12 +402,13 @@ class BlobStore(Shelf):
     def _read(self, digest: Digest) -> bytes:
         """The bytes under this name, **not verified**. Raises BlobMissing or BlobDamaged."""
         try:
-            with open(self._file(digest), "rb") as file:
+            target = self._found(digest)
+            with open(target, "rb") as file:
                 stored = file.read()
         except OSError as cause:
             raise BlobMissing(digest, cause.strerror or "read error") from cause
         try:
-            return self._codec.decode(stored)
+            return self._decode(digest, target, stored)
         except ValueError as cause:
             raise BlobDamaged(digest) from cause
 
@@ -327,12 +416,13 @@ class BlobStore(Shelf):
         """Whether the file of this name is there with these bytes; reads it at most once."""
         try:
             found = os.stat(target)
-            if self._codec.is_plain and found.st_size != len(data):
+            extra = 0 if self._cipher is None else OVERHEAD
+            if self._codec.is_plain and found.st_size != len(data) + extra:
                 return False
             if self._is_known(digest, found):
                 return True
             with open(target, "rb") as file:
-                if self._codec.decode(file.read()) != data:
+                if self._decode(digest, target, file.read()) != data:
                     return False
         except (OSError, ValueError):
             return False
@@ -359,8 +449,8 @@ class BlobStore(Shelf):
             serial = self._serial
         temporary = f"{self.path}/tmp/{os.getpid()}-{id(self):x}-{serial}"
         try:
-            self._make_folder(digest)
-            stored = self._codec.encode(data)
+            self._make_folder(target)
+            stored = self._encode(digest, data)
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _O_CLOEXEC | _O_NOFOLLOW
             fd = os.open(temporary, flags, 0o600)
             try:
@@ -382,7 +472,7 @@ class BlobStore(Shelf):
             added.append(digest)
 
     def _fill(self, fd: int, data: bytes | memoryview, clone: tuple[int, int] | None) -> None:
-        if clone is not None:
+        if clone is not None and self._cipher is None:
             try:
                 clone_range(fd, 0, clone[0], clone[1], len(data))
                 return
@@ -405,11 +495,11 @@ class BlobStore(Shelf):
         finally:
             os.close(source)
 
-    def _make_folder(self, digest: Digest) -> None:
-        prefix = digest[:2]
-        if prefix not in self._made:
-            (self.path / "blobs" / prefix).mkdir(mode=0o700, exist_ok=True)
-            self._made.add(prefix)
+    def _make_folder(self, target: str) -> None:
+        folder = os.path.dirname(target)
+        if folder not in self._made:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            self._made.add(folder)
 
     def _sync_all(self) -> None:
         fd = os.open(self.path, os.O_RDONLY | _O_CLOEXEC)

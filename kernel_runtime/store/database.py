@@ -28,6 +28,9 @@ from pathlib import Path
 from typing import Final
 
 from kernel_runtime.store import filesystem_type, filing, integrity, locks, reserve, rows, schema
+from kernel_runtime.store.cipher import Altered
+from kernel_runtime.store.columns import Columns, Connection, seal_rows
+from kernel_runtime.store.encryption import cipher_of, is_encrypted
 from kernel_runtime.store.errors import DatabaseDamaged, StoreError, TimelineInUse, refused
 from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic
 from kernel_runtime.store.origins import Origin
@@ -74,7 +77,7 @@ def open_store(directory: Path, keys: Keys | None = None) -> Store:
     """Open the store in ``directory``, which is made if need be, with mode 0700.
 
     keys: with which rows are signed (default: the user's). Raises StoreError if it cannot be used,
-    is not ours, or was written by a newer version; DatabaseDamaged.
+    is not ours, or was written by a newer version; EncryptionLocked, DatabaseDamaged.
     """
     private_directory(directory)
     private_directory(directory / "locks")
@@ -84,11 +87,17 @@ def open_store(directory: Path, keys: Keys | None = None) -> Store:
 
 def _open(directory: Path, keys: Keys) -> Store:
     path = directory / FILE_NAME
+    columns = Columns(cipher_of(directory))
     # SQLite gives its journal files the mode of the database file.
     private_file(path)
     connection = sqlite3.connect(
-        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        path,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=Connection,
     )
+    connection.columns = columns
     try:
         wal = not filesystem_type.is_network(directory)
         connection.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'TRUNCATE'}")
@@ -111,7 +120,7 @@ class Store:
     def __init__(
         self,
         directory: Path,
-        connection: sqlite3.Connection,
+        connection: Connection,
         keys: Keys,
         *,
         syncs_by_itself: bool,
@@ -156,6 +165,7 @@ class Store:
             if not locks.acquire(lock):
                 raise TimelineInUse(str(path), locks.holder(lock))
             try:
+                self._refuse_plain()
                 if row is None:
                     self._connection.execute(
                         "INSERT INTO timelines (id, path, kernel_name, created_at, next_number)"
@@ -196,7 +206,7 @@ class Store:
                     created_at=datetime.fromisoformat(created_at),
                     checkpoints=count,
                     in_use=locks.is_held(self._lock_path(id)),
-                    looks=filing.read_looks(looks),
+                    looks=filing.read_looks(self._connection, id, looks),
                     origin=Origin.from_json(origin) if origin else None,
                 )
                 for id, path, kernel_name, created_at, count, looks, origin in found
@@ -320,7 +330,16 @@ class Store:
         else:
             self._save(state, given, gone)
 
+    def _refuse_plain(self) -> None:
+        """Nothing is written plain into a store that was encrypted since it was opened."""
+        if not self._connection.columns.is_sealing and is_encrypted(self.directory):
+            raise StoreError(
+                f"The store {self.directory} was encrypted meanwhile. Nothing was written; start "
+                "this program again."
+            )
+
     def _save(self, state: TimelineState, given: list[Checkpoint], gone: list[str]) -> None:
+        self._refuse_plain()
         with self._transaction(durable=any(not c.is_auto for c in given)):
             updated = self._connection.execute(
                 "UPDATE timelines SET head = ?, last_safety = ?, next_number = ? WHERE id = ?",
@@ -349,7 +368,9 @@ class Store:
                 " AND ref IS NOT NULL AND state IN ('ready', 'pending')",
                 (kind, engine),
             )
-            return {ref for (ref,) in found}
+            stored = [ref for (ref,) in found]
+        with self._decoding():
+            return {name for ref in stored if (name := self._connection.columns.read_ref(ref))}
 
     def settle(self) -> None:
         """Make what was committed so far outlive a power cut. Raises StoreError.
@@ -381,12 +402,29 @@ class Store:
                 "SELECT variables FROM checkpoints WHERE id = ?", (checkpoint_id,)
             ).fetchone()
         with self._decoding():
-            return rows.unpack_variables(row[0]) if row else {}
+            columns = self._connection.columns
+            return rows.unpack_variables(row[0], columns, checkpoint_id) if row else {}
 
     def problems(self) -> list[str]:
         """What is wrong with the database, as sentences. Reads all of it."""
         with self._lock:
             return list(integrity.problems(self._connection))
+
+    def seal_rows(self) -> int:
+        """Seal what was written before the store was encrypted; the number of values.
+
+        The file is written anew, so that nothing of them is left in its free pages. No other
+        process may use the store. Raises StoreError; what is sealed by then stays so.
+        """
+        with self._transaction(durable=True):
+            count = seal_rows(self._connection)
+        with self._reading():
+            if not self._syncs_by_itself:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._connection.execute("VACUUM")
+            if not self._syncs_by_itself:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return count
 
     # -- signatures -------------------------------------------------------------------------
 
@@ -400,7 +438,10 @@ class Store:
             row = self._connection.execute(
                 "SELECT signature FROM seals WHERE checkpoint = ?", (checkpoint.id,)
             ).fetchone()
-        self._check(timeline_id, checkpoint, row[0] if row else None)
+        with self._decoding():
+            read = self._connection.columns.read
+            signature = read("seals.signature", row[0], checkpoint.id) if row else None
+        self._check(timeline_id, checkpoint, signature)
 
     def trust(self, timeline_id: str) -> None:
         """Sign all checkpoints of a timeline as they are now: a person trusts what they name.
@@ -452,7 +493,7 @@ class Store:
         with self._lock:
             try:
                 yield
-            except sqlite3.Error as error:
+            except (sqlite3.Error, Altered) as error:
                 raise _failed(self.directory / FILE_NAME, error) from error
 
     @contextmanager
@@ -512,11 +553,13 @@ def _after_restart(capture: Capture, checkpoint: Checkpoint, epoch: str) -> Capt
     return capture
 
 
-def _failed(path: Path, error: sqlite3.Error | OSError) -> StoreError:
+def _failed(path: Path, error: sqlite3.Error | OSError | Altered) -> StoreError:
     """What to tell: that the file is damaged, or that it cannot be used now."""
     # SQLITE_CORRUPT and SQLITE_NOTADB, and text that is none; the codes themselves are to be had
     # from Python 3.11 on.
     damage = ("malformed", "not a database", "decode to UTF-8")
+    if isinstance(error, Altered):
+        return DatabaseDamaged(path, error)
     if isinstance(error, sqlite3.Error) and any(text in str(error) for text in damage):
         return DatabaseDamaged(path, error)
     return refused(path, error)

@@ -11,6 +11,10 @@ class StoreError(TimeTravelError):
     """The store cannot be opened, read or written."""
 
 
+class EncryptionProblem(StoreError):
+    """The store is encrypted, or shall be, and that fails: nothing of it was read or written."""
+
+
 class TimelineInUse(StoreError):
     """Another kernel has the timeline of this notebook."""
 

@@ -6,12 +6,12 @@ Each function works within the transaction of its caller.
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from kernel_runtime.store.columns import Connection
 from kernel_runtime.store.errors import StoreError, TimelineInUse
 from kernel_runtime.store.notebooks import identity
 from kernel_runtime.store.origins import Origin
@@ -21,15 +21,20 @@ _SEARCHED: Final = 1000
 """Notebooks of one directory that are looked at for one that was renamed."""
 
 
-def read_looks(text: str | None) -> Looks | None:
-    """As it is in the store; None if there is none or it cannot be read."""
+def read_looks(connection: Connection, id: str, stored: str | bytes | None) -> Looks | None:
+    """Of a timeline, as it is in the store; None if there is none or it cannot be read."""
     with suppress(ValueError):
+        text: str | None = connection.columns.read("timelines.looks", stored, id)
         return Looks.from_json(text) if text else None
     return None
 
 
+def _stored(connection: Connection, id: str, looks: str) -> str | bytes | None:
+    return connection.columns.text("timelines.looks", looks, id)
+
+
 def settle(
-    connection: sqlite3.Connection,
+    connection: Connection,
     present: Looks,
     kernel_name: str,
     is_held: Callable[[str], bool],
@@ -43,14 +48,16 @@ def settle(
         old = next(one.looks for one in known if one.timeline == verdict.timeline)
         connection.execute(
             "UPDATE timelines SET path = ?, looks = ? WHERE id = ?",
-            (os.fsencode(present.path), present.after(old).as_json(), verdict.timeline),
+            (
+                os.fsencode(present.path),
+                _stored(connection, verdict.timeline, present.after(old).as_json()),
+                verdict.timeline,
+            ),
         )
     return verdict
 
 
-def _known(
-    connection: sqlite3.Connection, kernel_name: str, is_held: Callable[[str], bool]
-) -> list[Known]:
+def _known(connection: Connection, kernel_name: str, is_held: Callable[[str], bool]) -> list[Known]:
     found = []
     for id, raw_path, text in connection.execute(
         "SELECT id, path, looks FROM timelines WHERE kernel_name = ?"
@@ -58,21 +65,20 @@ def _known(
         (kernel_name,),
     ).fetchall():
         path = None if raw_path is None else os.fsdecode(raw_path)
-        looks = read_looks(text)
+        looks = read_looks(connection, id, text)
         there = path or (looks.path if looks else "")
         found.append(Known(id, path, looks, os.path.lexists(there), is_held(id)))
     return found
 
 
-def renamed(connection: sqlite3.Connection, path: str, kernel_name: str) -> str | None:
+def renamed(connection: Connection, path: str, kernel_name: str) -> str | None:
     """Where a notebook is that had this path: noted while its kernel ran, or found beside it."""
     for id, known_path, text in connection.execute(
         "SELECT id, path, looks FROM timelines WHERE kernel_name = ? AND path IS NOT NULL"
         " ORDER BY rowid DESC",
         (kernel_name,),
     ).fetchall():
-        del id
-        looks, now = read_looks(text), os.fsdecode(known_path)
+        looks, now = read_looks(connection, id, text), os.fsdecode(known_path)
         if looks is None:
             continue
         if path in looks.former and os.path.exists(now):
@@ -89,7 +95,7 @@ def _beside(path: str, file: tuple[int, int]) -> str | None:
     return None
 
 
-def note_looks(connection: sqlite3.Connection, id: str, looks: Looks) -> None:
+def note_looks(connection: Connection, id: str, looks: Looks) -> None:
     """Keep what a timeline's notebook looks like, and its path unless another one has that."""
     row = connection.execute(
         "SELECT path, looks, kernel_name FROM timelines WHERE id = ?", (id,)
@@ -97,7 +103,7 @@ def note_looks(connection: sqlite3.Connection, id: str, looks: Looks) -> None:
     if row is None:
         return
     path, text, kernel_name = row
-    new = looks.after(read_looks(text))
+    new = looks.after(read_looks(connection, id, text))
     raw = os.fsencode(new.path)
     taken = connection.execute(
         "SELECT 1 FROM timelines WHERE path = ? AND kernel_name = ? AND id != ?",
@@ -106,12 +112,13 @@ def note_looks(connection: sqlite3.Connection, id: str, looks: Looks) -> None:
     if path is None or taken:
         raw = path  # it was set aside meanwhile, or a kernel has begun a timeline there
     connection.execute(
-        "UPDATE timelines SET path = ?, looks = ? WHERE id = ?", (raw, new.as_json(), id)
+        "UPDATE timelines SET path = ?, looks = ? WHERE id = ?",
+        (raw, _stored(connection, id, new.as_json()), id),
     )
 
 
 def file_under(
-    connection: sqlite3.Connection,
+    connection: Connection,
     id: str,
     path: str | None,
     origin: Origin | None,
@@ -136,12 +143,15 @@ def file_under(
         if is_held(one):
             raise TimelineInUse(path, "")
     if other:
-        looks = other[1] or Looks(os.path.realpath(path)).as_json()
+        looks = other[1] or _stored(connection, other[0], Looks(os.path.realpath(path)).as_json())
         connection.execute(
             "UPDATE timelines SET path = NULL, looks = ? WHERE id = ?", (looks, other[0])
         )
     # Whatever is in that notebook, somebody has said that it goes on with this timeline.
-    new = replace(Looks(os.path.realpath(path)).after(read_looks(row[1])), cells=None)
+    new = replace(
+        Looks(os.path.realpath(path)).after(read_looks(connection, id, row[1])), cells=None
+    )
     connection.execute(
-        "UPDATE timelines SET path = ?, looks = ? WHERE id = ?", (raw, new.as_json(), id)
+        "UPDATE timelines SET path = ?, looks = ? WHERE id = ?",
+        (raw, _stored(connection, id, new.as_json()), id),
     )

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from kernel_runtime.store import rows
+from kernel_runtime.store.columns import Connection
 from kernel_runtime.timeline.model import Summary
 
 _DAMAGE = (ValueError, TypeError, KeyError, sqlite3.Error, zlib.error)
 
 
-def problems(connection: sqlite3.Connection) -> Iterator[str]:
+def problems(connection: Connection) -> Iterator[str]:
     """Say what is wrong, as sentences; nothing if all is well. Reads the whole database."""
     try:
         yield from (
@@ -42,19 +43,21 @@ def problems(connection: sqlite3.Connection) -> Iterator[str]:
             yield f"the database: session {str(id)[:12]!r} cannot be read ({error})"
 
 
-def _timeline(connection: sqlite3.Connection, id: str) -> Iterator[str]:
+def _timeline(connection: Connection, id: str) -> Iterator[str]:
     def read(checkpoint_id: str) -> dict[str, Summary]:
         row = connection.execute(
             "SELECT variables FROM checkpoints WHERE id = ?", (checkpoint_id,)
         ).fetchone()
-        return rows.unpack_variables(row[0])
+        return rows.unpack_variables(row[0], connection.columns, checkpoint_id)
 
     checkpoints = rows.read_checkpoints(connection, id, read)
     seals = rows.read_seals(connection, id)
     for checkpoint in checkpoints:
         name = f"the database: checkpoint #{checkpoint.number} of session {id[:12]}"
         seal = seals.get(checkpoint.id)
-        if seal is not None and seal.digest != rows.digest_of_row(checkpoint, seal.signature):
+        if seal is not None and not connection.columns.is_mark_of(
+            seal.digest, rows.digest_of_row(checkpoint, seal.signature)
+        ):
             yield f"{name}: its record is not what was written"
         try:
             json.dumps(dict(checkpoint.variables))

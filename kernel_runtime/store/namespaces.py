@@ -57,9 +57,9 @@ class NamespaceStore:
     """The namespaces of one store directory. Thread safe; several processes may use it at once."""
 
     def __init__(self, store: Path, keys: Keys | None = None) -> None:
-        """store: the store's directory, not the one below. Raises StoreError."""
+        """store: the store's directory, not the one below. Raises StoreError, EncryptionLocked."""
         try:
-            self._blobs = BlobStore(store / FOLDER, Compressed())
+            self._blobs = BlobStore(store / FOLDER, Compressed(), home=store)
         except OSError as cause:
             raise refused(store / FOLDER, cause) from cause
         self._keys = keys or Keys()
@@ -243,6 +243,14 @@ class NamespaceStore:
     def blobs(self) -> Iterator[str]:
         """The digests of all blobs and manifests that there are."""
         return self._blobs.blobs()
+
+    def plain_bytes(self) -> int:
+        """Bytes that lie there as they were before the store was encrypted."""
+        return self._blobs.plain_bytes()
+
+    def seal_plain(self) -> Iterator[tuple[str, int]]:
+        """Seal those: see ``BlobStore.seal_plain``."""
+        return self._blobs.seal_plain()
 
     # -- deleting -----------------------------------------------------------------------------
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from kernel_runtime.store.columns import Columns, Connection
 from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.keys import Keys, KeyUnusable
 from kernel_runtime.timeline import cells
@@ -26,10 +26,16 @@ ReadVariables = Callable[[str], Mapping[str, Summary]]
 
 
 def write_checkpoint(
-    connection: sqlite3.Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
+    connection: Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
 ) -> None:
     """Write a new checkpoint, or what can change of a known one; see ``write_captures``."""
-    changeable = (checkpoint.parent, checkpoint.comment, checkpoint.label, checkpoint.pinned)
+    stored = connection.columns
+    changeable = (
+        checkpoint.parent,
+        stored.text("checkpoints.comment", checkpoint.comment, checkpoint.id),
+        stored.text("checkpoints.label", checkpoint.label, checkpoint.id),
+        checkpoint.pinned,
+    )
     updated = connection.execute(
         "UPDATE checkpoints SET parent = ?, comment = ?, label = ?, pinned = ?"
         " WHERE id = ? AND timeline = ?",
@@ -49,13 +55,13 @@ def write_checkpoint(
                 _utc(checkpoint),
                 checkpoint.is_auto,
                 checkpoint.reason,
-                checkpoint.code,
+                stored.text("checkpoints.code", checkpoint.code, checkpoint.id),
                 coordinate.epoch,
                 coordinate.incarnation,
                 coordinate.execution_count,
                 coordinate.cell_id,
                 coordinate.msg_id,
-                pack_variables(checkpoint.variables),
+                pack_variables(checkpoint.variables, connection.columns, checkpoint.id),
             ),
         )
     write_captures(connection, timeline_id, checkpoint, keys)
@@ -63,7 +69,7 @@ def write_checkpoint(
 
 
 def write_captures(
-    connection: sqlite3.Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
+    connection: Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
 ) -> None:
     """Write the captures of a checkpoint in the place of those that were there, and sign them.
 
@@ -74,13 +80,17 @@ def write_captures(
     connection.executemany(
         "INSERT INTO captures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (checkpoint.id, position, *_capture_row(capture))
+            (
+                checkpoint.id,
+                position,
+                *_stored(connection.columns, checkpoint.id, position, capture),
+            )
             for position, capture in enumerate(checkpoint.captures)
         ],
     )
 
 
-def _write_cells(connection: sqlite3.Connection, checkpoint: Checkpoint) -> None:
+def _write_cells(connection: Connection, checkpoint: Checkpoint) -> None:
     """Write its cells where they are not there yet; they only ever grow, from a deleted parent."""
     (known,) = connection.execute(
         "SELECT count(*) FROM cells WHERE checkpoint = ?", (checkpoint.id,)
@@ -91,35 +101,50 @@ def _write_cells(connection: sqlite3.Connection, checkpoint: Checkpoint) -> None
     connection.executemany(
         "INSERT INTO cells VALUES (?, ?, ?, ?)",
         [
-            (checkpoint.id, position, storable(cell.source), json.dumps(cells.pack(cell)))
+            (
+                *(row := (checkpoint.id, position)),
+                connection.columns.text("cells.source", storable(cell.source), *row),
+                connection.columns.text("cells.details", json.dumps(cells.pack(cell)), *row),
+            )
             for position, cell in enumerate(checkpoint.cells)
         ],
     )
 
 
 def read_checkpoints(
-    connection: sqlite3.Connection, timeline_id: str, read_variables: ReadVariables
+    connection: Connection, timeline_id: str, read_variables: ReadVariables
 ) -> list[Checkpoint]:
     """The checkpoints of a timeline by number; their variables are read when asked for."""
+    read = connection.columns.read
     captures: dict[str, list[Capture]] = {}
-    for id, kind, engine, state, size, ref, error, notes, details in connection.execute(
-        "SELECT checkpoint, kind, engine, state, bytes, ref, error, not_captured, details"
+    for id, at, kind, engine, state, size, ref, error, notes, details in connection.execute(
+        "SELECT checkpoint, position, kind, engine, state, bytes, ref, error, not_captured, details"
         " FROM captures WHERE checkpoint IN (SELECT id FROM checkpoints WHERE timeline = ?)"
         " ORDER BY checkpoint, position",
         (timeline_id,),
     ):
-        not_captured = tuple(Note(*note) for note in json.loads(notes))
+        notes = json.loads(read("captures.not_captured", notes, id, at))
         captures.setdefault(id, []).append(
-            Capture(kind, engine, state, size, ref, error, not_captured, json.loads(details))
+            Capture(
+                kind,
+                engine,
+                state,
+                size,
+                connection.columns.read_ref(ref),
+                read("captures.error", error, id, at),
+                tuple(Note(*note) for note in notes),
+                json.loads(read("captures.details", details, id, at)),
+            )
         )
     ran: dict[str, list[cells.Cell]] = {}
-    for id, source, details in connection.execute(
-        "SELECT checkpoint, source, details FROM cells"
+    for id, at, source, details in connection.execute(
+        "SELECT checkpoint, position, source, details FROM cells"
         " WHERE checkpoint IN (SELECT id FROM checkpoints WHERE timeline = ?)"
         " ORDER BY checkpoint, position",
         (timeline_id,),
     ):
-        ran.setdefault(id, []).append(cells.unpack(json.loads(details), source))
+        told = json.loads(read("cells.details", details, id, at))
+        ran.setdefault(id, []).append(cells.unpack(told, read("cells.source", source, id, at)))
     found = connection.execute(
         "SELECT id, number, parent, created_at, comment, label, pinned, is_auto, reason, code,"
         " epoch, incarnation, execution_count, cell_id, msg_id"
@@ -132,12 +157,12 @@ def read_checkpoints(
             number=row[1],
             parent=row[2],
             created_at=datetime.fromisoformat(row[3]),
-            comment=row[4],
-            label=row[5],
+            comment=read("checkpoints.comment", row[4], row[0]),
+            label=read("checkpoints.label", row[5], row[0]),
             pinned=bool(row[6]),
             is_auto=bool(row[7]),
             reason=row[8],
-            code=row[9],
+            code=read("checkpoints.code", row[9], row[0]),
             coordinate=Coordinate(*row[10:]),
             captures=tuple(captures.get(row[0], ())),
             variables=StoredVariables(row[0], read_variables),
@@ -155,10 +180,10 @@ class Seal:
     signature: str | None
 
 
-def read_seals(connection: sqlite3.Connection, timeline_id: str) -> dict[str, Seal]:
+def read_seals(connection: Connection, timeline_id: str) -> dict[str, Seal]:
     """By checkpoint; one that an older version of the project wrote has none."""
     return {
-        id: Seal(digest, signature)
+        id: Seal(digest, connection.columns.read("seals.signature", signature, id))
         for id, digest, signature in connection.execute(
             "SELECT checkpoint, digest, signature FROM seals"
             " WHERE checkpoint IN (SELECT id FROM checkpoints WHERE timeline = ?)",
@@ -182,21 +207,27 @@ def digest_of_row(checkpoint: Checkpoint, signature: str | None) -> str:
 
 
 def _write_seal(
-    connection: sqlite3.Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
+    connection: Connection, timeline_id: str, checkpoint: Checkpoint, keys: Keys | None
 ) -> None:
     signature = None
     if keys is None:
         row = connection.execute(
             "SELECT signature FROM seals WHERE checkpoint = ?", (checkpoint.id,)
         ).fetchone()
-        signature = row[0] if row else None
+        signature = (
+            connection.columns.read("seals.signature", row[0], checkpoint.id) if row else None
+        )
     else:
         # Without a key the session is recorded all the same; its namespaces are not loaded again.
         with contextlib.suppress(KeyUnusable):
             signature = keys.sign(PURPOSE, signed_text(timeline_id, checkpoint))
     connection.execute(
         "INSERT OR REPLACE INTO seals VALUES (?, ?, ?)",
-        (checkpoint.id, digest_of_row(checkpoint, signature), signature),
+        (
+            checkpoint.id,
+            connection.columns.mark(digest_of_row(checkpoint, signature)),
+            connection.columns.text("seals.signature", signature, checkpoint.id),
+        ),
     )
 
 
@@ -204,7 +235,9 @@ def _utc(checkpoint: Checkpoint) -> str:
     return checkpoint.created_at.astimezone(timezone.utc).isoformat()
 
 
-def _capture_row(capture: Capture) -> tuple[object, ...]:
+def _capture_row(
+    capture: Capture,
+) -> tuple[str, str, str, int, str | None, str | None, str, str]:
     return (
         capture.kind,
         capture.engine,
@@ -217,14 +250,28 @@ def _capture_row(capture: Capture) -> tuple[object, ...]:
     )
 
 
-def pack_variables(variables: Mapping[str, Summary]) -> bytes:
-    """Summaries as they are stored: JSON, compressed lightly."""
-    return zlib.compress(json.dumps(dict(variables)).encode(), 1)
+def _stored(columns: Columns, id: str, at: int, capture: Capture) -> tuple[object, ...]:
+    """A capture as it is written."""
+    *plain, ref, error, notes, details = _capture_row(capture)
+    return (
+        *plain,
+        columns.ref(ref),
+        columns.text("captures.error", error, id, at),
+        columns.text("captures.not_captured", notes, id, at),
+        columns.text("captures.details", details, id, at),
+    )
 
 
-def unpack_variables(data: bytes) -> dict[str, Summary]:
+def pack_variables(variables: Mapping[str, Summary], columns: Columns, id: str) -> bytes:
+    """Summaries of a checkpoint as they are stored: JSON, compressed lightly, then sealed."""
+    packed = zlib.compress(json.dumps(dict(variables)).encode(), 1)
+    return columns.data("checkpoints.variables", packed, id)
+
+
+def unpack_variables(data: bytes, columns: Columns, id: str) -> dict[str, Summary]:
     """The reverse of ``pack_variables``."""
-    variables: dict[str, Summary] = json.loads(zlib.decompress(data))
+    packed = columns.read_data("checkpoints.variables", data, id)
+    variables: dict[str, Summary] = json.loads(zlib.decompress(packed))
     return variables
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kernel_runtime.store.cipher import Altered, Cipher
 from kernel_runtime.store.digests import Digest
 from kernel_runtime.store.leases import Lease, read_lease
 
@@ -37,6 +38,7 @@ class Shelf:
     """Names of blobs, pins and leases in one directory; reads no blob."""
 
     path: Path
+    _cipher: Cipher | None = None
 
     # -- what lies here -----------------------------------------------------------------------
 
@@ -46,9 +48,27 @@ class Shelf:
 
     def blobs(self) -> Iterator[Digest]:
         """The names of all blobs; held files not included."""
+        plain = set()
+        for digest in self.plain_blobs():
+            plain.add(digest)
+            yield digest
+        for _, digest in self._sealed():
+            if digest not in plain:
+                yield digest
+
+    def plain_blobs(self) -> Iterator[Digest]:
+        """Those that are not sealed: in an encrypted store, from before it was."""
         for folder in sorted((self.path / "blobs").iterdir()):
             for file in sorted(folder.iterdir()):
                 yield Digest(file.name)
+
+    def plain_bytes(self) -> int:
+        """The bytes of those, on the disk."""
+        return sum(self.plain_file(x).stat().st_blocks * 512 for x in self.plain_blobs())
+
+    def plain_file(self, digest: Digest) -> Path:
+        """Where a blob lies that is not sealed, whether or not it is there."""
+        return self.path / "blobs" / digest[:2] / digest
 
     # -- what is wanted -----------------------------------------------------------------------
 
@@ -98,8 +118,8 @@ class Shelf:
         """
         removed = freed = 0
         batch: list[str] = []
-        for name in self._candidates(among):
-            if os.path.basename(name) not in keep:
+        for name, digest in self._candidates(among):
+            if digest not in keep:
                 batch.append(name)
             if len(batch) >= 500:
                 count, size = self._delete(batch, before_ns)
@@ -110,16 +130,36 @@ class Shelf:
     # -- inside -------------------------------------------------------------------------------
 
     def _file(self, digest: str) -> str:
-        return f"{self.path}/blobs/{digest[:2]}/{digest}"
+        """Where a blob is written."""
+        if self._cipher is None:
+            return f"{self.path}/blobs/{digest[:2]}/{digest}"
+        name = self._cipher.hide(digest)
+        return f"{self.path}/sealed/{name[:2]}/{name}"
 
-    def _candidates(self, among: Iterable[Digest] | None) -> Iterator[str]:
+    def _files(self, digest: Digest) -> list[str]:
+        """Where a blob may lie: where it is written first."""
+        plain = [] if self._cipher is None else [str(self.plain_file(digest))]
+        return [self._file(digest), *plain]
+
+    def _sealed(self) -> Iterator[tuple[str, Digest]]:
+        """Files of sealed blobs, with what they hold; a file of another name is not ours."""
+        top = self.path / "sealed"
+        if self._cipher is None or not top.is_dir():
+            return
+        for folder in sorted(top.iterdir()):
+            for file in sorted(folder.iterdir()):
+                with contextlib.suppress(Altered):
+                    yield str(file), Digest(self._cipher.reveal(file.name))
+
+    def _candidates(self, among: Iterable[Digest] | None) -> Iterator[tuple[str, str]]:
         if among is None:
-            yield from (self._file(digest) for digest in self.blobs())
-            yield from (str(file) for file in (self.path / "held").iterdir())
+            yield from ((str(self.plain_file(digest)), digest) for digest in self.plain_blobs())
+            yield from self._sealed()
+            yield from ((str(file), file.name) for file in (self.path / "held").iterdir())
             return
         for digest in among:
-            yield self._file(digest)
-            yield str(self.held_path(digest))
+            yield from ((name, digest) for name in self._files(digest))
+            yield str(self.held_path(digest)), digest
 
     def _delete(self, names: list[str], before_ns: int) -> tuple[int, int]:
         removed = freed = 0

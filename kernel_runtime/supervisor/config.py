@@ -115,6 +115,12 @@ class Supervisor(Configurable):
     store = Unicode("", help="Directory of the store; empty: the user's data directory.").tag(
         config=True
     )
+    encryption = Unicode(
+        "",
+        help="File that holds the key, or the passphrase, of an encrypted store (empty: "
+        "$JUPYTER_TIMETRAVEL_ENCRYPTION). A store that is not there yet is made an encrypted one; "
+        "`jupyter timetravel encrypt` turns one over that is.",
+    ).tag(config=True)
     kernel_name = Unicode(
         "python3-timetravel", help="A notebook has one timeline for each kernel name."
     ).tag(config=True)

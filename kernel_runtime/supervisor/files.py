@@ -23,7 +23,9 @@ from kernel_runtime.engines.workspace.model import (
 )
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.engines.workspace.rules import DEFAULT_EXCLUDES
+from kernel_runtime.store import encryption
 from kernel_runtime.store.blobs import BlobStore
+from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.paths import store_directory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.document import Document
@@ -63,6 +65,7 @@ class Files:
 
         try:
             store = Path(config.store) if config.store else store_directory()
+            encryption.at_start(store, config.encryption)
             self._store = BlobStore(store)
             document = os.environ.get("JPY_SESSION_NAME")
             self._silent = [p for p in silent_mounts(self.roots) if Path(p) not in self.roots]
@@ -77,7 +80,7 @@ class Files:
                 ),
                 document=Path(cwd, document) if document else None,
             )
-        except (WorkspaceError, OSError) as error:
+        except (WorkspaceError, StoreError, OSError) as error:
             self.problem = f"Files are not captured: {error}"
 
     def follow(self, document: Document | None, *, imported: bool) -> None:

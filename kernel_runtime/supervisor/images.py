@@ -51,6 +51,7 @@ class Images:
         return (
             session.config.images
             and session.persistence.directory is not None
+            and not session.persistence.is_encrypted  # pages are mapped from the file as they are
             and session.engine.name == "fork"
             and session.executor is not None
             and not session.executor.hello["freezer"]

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
-from kernel_runtime.store import resume
+from kernel_runtime.store import encryption, resume
 from kernel_runtime.store.database import Store, open_store
-from kernel_runtime.store.errors import StoreError, TimelineInUse
+from kernel_runtime.store.errors import EncryptionProblem, StoreError, TimelineInUse
 from kernel_runtime.store.paths import key_directory, private_directory, store_directory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.document import Document
@@ -33,6 +33,8 @@ class Persistence:
         self._waiting: dict[str, Checkpoint] = {}
         self._gone: set[str] = set()
         self.problem = ""
+        self.is_locked = False
+        """Whether the store stays closed because its encryption fails."""
         self.directory: Path | None = None
         """Of the store; None if it cannot be used."""
         self.timeline_id: str | None = None
@@ -50,6 +52,7 @@ class Persistence:
         self._roots = list(roots)
         directory = Path(self._config.store) if self._config.store else store_directory()
         try:
+            encryption.at_start(directory, self._config.encryption)
             self._store = open_store(directory)
             with suppress(StoreError):
                 private_directory(key_directory())  # there before it can be hidden from cells
@@ -59,6 +62,7 @@ class Persistence:
             self.timeline_id = timeline.id
         except (StoreError, OSError) as error:
             self.problem = f"The timeline is not stored: {error}"
+            self.is_locked = isinstance(error, EncryptionProblem)
             self._log.warning(self.problem)
             self._store = None
             timeline = Timeline(TimelineState("memory"))
@@ -141,6 +145,16 @@ class Persistence:
             self._told.add(problem)
             self.problem = problem
             self._log.error(problem)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether what is stored is sealed."""
+        return self.directory is not None and encryption.is_encrypted(self.directory)
+
+    def secrets(self) -> list[Path]:
+        """Files that open the store, which cells must not read."""
+        file = encryption.key_file(self.directory) if self.directory is not None else None
+        return [file] if file is not None else []
 
     def take_resume(self) -> str | None:
         """The checkpoint that this kernel is to begin with, where somebody said so offline."""

@@ -62,6 +62,11 @@ _REFUSED = (
     "isolated) and files outside of the workspace cannot be rolled back"
 )
 
+_LAYERS_PLAIN = (
+    "The store is encrypted; files that cells write outside of the workspace are not: their layers "
+    "lie in it as they are. Supervisor.environment=off makes none; an encrypted disk covers them."
+)
+
 _HOT_MIN = 8 << 20
 """Bytes: smaller mappings are copied so fast that nobody notices."""
 
@@ -165,6 +170,7 @@ class Session:
         except EnvironmentRefused as error:
             self.rescue.refuse(str(error))
             return
+        self._tell_of_encryption()
         engine = plugins.load(plugins.PROCESS_ENGINES, self.config.process_engine)
         self.engine: ProcessEngine = engine(self._runtime_dir, keep_ids=self.sandbox.ids_kept)
         await self.files.recover()
@@ -177,6 +183,14 @@ class Session:
             self.background(self._look_after_environment())
         self.background(self._first_checkpoint())
         self.background(self.portable.on_schedule())
+
+    def _tell_of_encryption(self) -> None:
+        problem = self.persistence.problem
+        if self.persistence.is_locked and problem not in self.environment.problem:
+            self.router.say_next(problem)
+        elif self.persistence.is_encrypted and self.environment.enabled:
+            self.limits.append(_LAYERS_PLAIN)
+            self.router.say_next(_LAYERS_PLAIN)
 
     async def _first_checkpoint(self) -> None:
         tell = asyncio.get_running_loop().call_later(_SLOW_START_S, self._tell_slow_start)
@@ -255,6 +269,7 @@ class Session:
                     self.persistence.directory,
                     self._runtime_dir,
                     key_directory(),
+                    *self.persistence.secrets(),
                     *self._secrets,
                 ],
             )

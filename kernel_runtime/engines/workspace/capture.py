@@ -122,7 +122,7 @@ class Capturer:
     def save(self) -> None:
         """Keep what is known of the files for the next run; failing costs only time then."""
         with contextlib.suppress(OSError):
-            save_index(self._index, self.inodes.values())
+            save_index(self._index, self.inodes.values(), self.store)
 
     def close(self) -> None:
         """End the helper process, the watches and the lease. The second call does nothing."""

@@ -19,16 +19,18 @@ from kernel_runtime.engines.workspace.tree import TreeDamaged, decode_row, encod
 from kernel_runtime.store.blobs import BlobStore
 
 _FORMAT: Final = 1
+_PURPOSE: Final = "workspace index"
 
 
-def save_index(file: Path, known: Iterable[Known]) -> None:
-    """Write the index. Raises OSError."""
+def save_index(file: Path, known: Iterable[Known], store: BlobStore) -> None:
+    """Write the index, sealed where the store is encrypted. Raises OSError."""
     rows = [[list(one.key), one.links, encode_row(one.entry)] for one in known if one.trusted]
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = file.with_suffix(".new")
     fd = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-    with open(fd, "w", encoding="ascii") as out:
-        json.dump({"format": _FORMAT, "files": rows}, out, separators=(",", ":"))
+    text = json.dumps({"format": _FORMAT, "files": rows}, separators=(",", ":"))
+    with open(fd, "wb") as out:
+        out.write(store.seal(text.encode("ascii"), _PURPOSE))
     os.replace(temporary, file)
 
 
@@ -36,7 +38,7 @@ def load_index(file: Path, store: BlobStore) -> dict[int, Known]:
     """Known files by inode number; empty if there is no index that can be read."""
     known: dict[int, Known] = {}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, TreeDamaged):
-        value: dict[str, Any] = json.loads(file.read_bytes())
+        value: dict[str, Any] = json.loads(store.unseal(file.read_bytes(), _PURPOSE))
         if value["format"] != _FORMAT:
             return {}
         for key, links, row in value["files"]:
