@@ -7,7 +7,6 @@ any moment before that, there is waste that `jupyter timetravel prune` removes, 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -34,6 +33,11 @@ from kernel_runtime.store.origins import Origin
 from kernel_runtime.store.reflinks import sync_filesystem
 from kernel_runtime.timeline import Checkpoint
 from kernel_runtime.timeline.text import plural
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where there is no store either
+    fcntl = None  # type: ignore[assignment]
 
 PREFIX: Final = "import-"
 _UNSAFE_MODE: Final = 0o6000

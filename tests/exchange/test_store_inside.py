@@ -15,7 +15,9 @@ import pytest
 from tests.exchange.conftest import call, end, write_notebook
 
 
-@pytest.mark.parametrize("how", ["directory", "symlink", "bind mount"])
+@pytest.mark.parametrize(
+    "how", ["directory", "symlink", pytest.param("bind mount", marks=pytest.mark.root)]
+)
 def test_the_store_in_the_workspace(
     how: str, start_notebook: Callable[..., Any], tmp_path: Path, ability: Callable[..., None]
 ) -> None:
@@ -38,7 +40,8 @@ def test_the_store_in_the_workspace(
             "JUPYTER_TIMETRAVEL_STORE": str(store),
             "JUPYTER_TIMETRAVEL_KEYS": str(tmp_path / "keys"),
         }
-        kernel = start_notebook(cwd=W, env=env)
+        # an image of the process has its own size
+        kernel = start_notebook("--Supervisor.images=False", cwd=W, env=env)
         for text in ("one", "two", "three"):
             kernel.run(f"open('f', 'w').write({text!r})")
             kernel.run(f"%checkpoint --label {text}")

@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 
 import pytest
 
-from kernel_runtime.store import schema
 from kernel_runtime.store.database import FILE_NAME, open_store
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.keys import Keys, NotAuthentic, NotTrusted
@@ -122,19 +121,23 @@ def test_another_user_s_store(stored, reopen):
         store.authenticate(timeline.id, swapped)
 
 
-def test_an_older_database_is_copied_before_it_changes(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
-        patch.setattr(schema.prepare, "__defaults__", (schema.MIGRATIONS[:1],))
-        patch.setattr("kernel_runtime.store.rows._write_seal", lambda *_: None)
-        patch.setattr("kernel_runtime.store.rows.read_seals", lambda *_: {})
-        store = open_store(tmp_path / "store", Keys(tmp_path / "keys"))
-        timeline = load(store)
-        old = timeline.add(
-            created_at=datetime.now(timezone.utc), reason="cell", coordinate=Coordinate("e")
-        )
-        store.save(timeline.state, [old])
-        store.close()
+AS_IN_VERSION_1 = """
+DROP TABLE seals; DROP TABLE cells;
+ALTER TABLE timelines DROP COLUMN looks; ALTER TABLE timelines DROP COLUMN origin;
+PRAGMA user_version = 1;
+"""
+
+
+def test_an_older_database_is_copied_before_it_changes(tmp_path):
+    store = open_store(tmp_path / "store", Keys(tmp_path / "keys"))
+    timeline = load(store)
+    old = timeline.add(
+        created_at=datetime.now(timezone.utc), reason="cell", coordinate=Coordinate("e")
+    )
+    store.save(timeline.state, [old])
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as connection:
+        connection.executescript(AS_IN_VERSION_1)
     backup = tmp_path / "store" / f"{FILE_NAME}.v1-backup"
     backup.with_name(f"{backup.name}.tmp").write_text("cut short")
     with closing(open_store(tmp_path / "store", Keys(tmp_path / "keys"))) as store:
