@@ -38,11 +38,15 @@ class _Buffer(ctypes.Structure):
     )
 
 
+ANY_LAYOUT: Final = 0x11C
+"""PyBUF_FULL_RO: memory that need not be contiguous."""
+
+
 @contextlib.contextmanager
-def address(view: memoryview) -> Iterator[int]:
-    """Where contiguous memory, read-only or not, begins; it stays there meanwhile."""
+def address(exporter: object, flags: int = 0) -> Iterator[int]:
+    """Where memory, read-only or not, begins; it stays there meanwhile. flags: 0, ANY_LAYOUT."""
     buffer = _Buffer()
-    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(exporter), ctypes.byref(buffer), flags)
     try:
         yield buffer.buf or 0
     finally:

@@ -14,16 +14,6 @@ import pytest
 from jupyter_timetravel import cli
 from tests.kernel.durable_world import durable, kill, namespace, timeline
 
-
-@pytest.fixture
-def document(tmp_path: Path) -> dict[str, Any]:
-    """What starts a kernel of one notebook, again and again."""
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "n.ipynb").write_text("{}")
-    return {"cwd": work, "env": {"JPY_SESSION_NAME": str(work / "n.ipynb")}}
-
-
 SESSION = """
 import random, numpy as np
 random.seed(7); random.random()

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.kernel.durable_world import kill
 
 SESSION = """
@@ -31,15 +29,6 @@ import os
 before = ticks[0]; time.sleep(0.1); log.write(' and on'); log.flush()
 print(next(it), thread.is_alive(), ticks[0] > before, open('log').read())
 """
-
-
-@pytest.fixture
-def document(tmp_path: Path) -> dict[str, Any]:
-    """What starts a kernel of one notebook, again and again."""
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "n.ipynb").write_text("{}")
-    return {"cwd": work, "env": {"JPY_SESSION_NAME": str(work / "n.ipynb")}}
 
 
 def image(notebook: Any, number: int) -> dict[str, Any]:

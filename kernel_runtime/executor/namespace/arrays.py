@@ -8,10 +8,10 @@ by content, and is read straight into the new array.
 from __future__ import annotations
 
 import array
-import ctypes
 import sys
 from typing import Any, Final
 
+from kernel_runtime import hashing
 from kernel_runtime.executor.namespace.registry import NotKept, reducer
 
 APART: Final = 64 << 10
@@ -206,32 +206,10 @@ def set_mapped(arr: Any, state: tuple[bool, Any]) -> None:
 # -- memoryview -----------------------------------------------------------------------------
 
 
-class _Buffer(ctypes.Structure):
-    _fields_ = (
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.py_object),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    )
-
-
 def _start(exporter: Any) -> int:
     """The address of the first item of anything that has a buffer."""
-    view = _Buffer()
-    full_read_only = 0x11C
-    api = ctypes.pythonapi
-    api.PyObject_GetBuffer(ctypes.py_object(exporter), ctypes.byref(view), full_read_only)
-    try:
-        return view.buf or 0
-    finally:
-        api.PyBuffer_Release(ctypes.byref(view))
+    with hashing.address(exporter, hashing.ANY_LAYOUT) as at:
+        return at
 
 
 @reducer(memoryview, once=False)
