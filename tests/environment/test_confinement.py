@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from kernel_runtime.store.paths import KEYS_VARIABLE
+
 PROBE = r"""
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -105,12 +107,12 @@ def test_a_store_in_the_home_directory_is_hidden(
     home: Path, start_notebook: Callable[..., Any], ability: Callable[[str, bool], None]
 ) -> None:
     store = home / ".local" / "share" / "tt"
+    keys = home / ".local" / "share" / "jupyter" / "timetravel" / "keys"
     (home / "mine").write_text("x")
     notebook = start_notebook(
         f"--Supervisor.store={store}",
-        env={"HOME": str(home), "JUPYTER_TIMETRAVEL_STORE": str(store)},
+        env={"HOME": str(home), "JUPYTER_TIMETRAVEL_STORE": str(store), KEYS_VARIABLE: str(keys)},
     )
-    keys = home / ".local" / "share" / "jupyter" / "timetravel" / "keys"
     found = notebook.command("status")["environment"]
     ability(f"overlays ({found['problem']})", bool(found["covered"]))
     assert (store / "environments").is_dir()

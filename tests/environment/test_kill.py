@@ -37,7 +37,8 @@ ROOT_RESTORE_PLACES = ["init: root staged", "init: root removed"]
 
 def executor_of(pid: int) -> psutil.Process:
     for process in psutil.Process(pid).children(recursive=True):
-        if process.name() != "tt-frozen" and "boot.py" in " ".join(process.cmdline()):
+        # frozen ones, copies and writers of images have names of their own
+        if not process.name().startswith("tt-") and "boot.py" in " ".join(process.cmdline()):
             return process
     raise AssertionError("no executor")
 

@@ -12,7 +12,7 @@ import psutil
 def executor_of(notebook):
     """The live process, as psutil has it."""
     for process in psutil.Process(notebook.pid).children(recursive=True):
-        if process.name() != "tt-frozen" and "boot.py" in " ".join(process.cmdline()):
+        if not process.name().startswith("tt-") and "boot.py" in " ".join(process.cmdline()):
             return process
     raise AssertionError("no executor")
 
