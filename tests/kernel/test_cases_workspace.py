@@ -105,12 +105,12 @@ def test_the_timeline_of_a_notebook_survives_a_restart(start_notebook, tmp_path)
     work.mkdir()
     nbformat.write(nbformat.v4.new_notebook(), work / "t.ipynb")
     env = {"JPY_SESSION_NAME": str(work / "t.ipynb")}
-    notebook = start_notebook(cwd=work, env=env)
+    notebook = start_notebook("--Supervisor.durability=manual", cwd=work, env=env)
     notebook.run("open('f', 'w').write('1')")
     notebook.run("open('f', 'w').write('2')")
     notebook.head()
     notebook.manager.shutdown_kernel()
-    again = start_notebook(cwd=work, env=env)
+    again = start_notebook("--Supervisor.durability=manual", cwd=work, env=env)
     again.head()
     records = again.command("list")["checkpoints"]
     assert [c["number"] for c in records] == [0, 1, 2, 3]
