@@ -32,6 +32,8 @@ class Persistence:
         self._told: set[str] = set()
         self._waiting: dict[str, Checkpoint] = {}
         self._gone: set[str] = set()
+        self.unpublished: list[str] = []
+        """Checkpoints that the store does not have yet, as what they name is not on the disk."""
         self.problem = ""
         self.is_locked = False
         """Whether the store stays closed because its encryption fails."""
@@ -94,15 +96,26 @@ class Persistence:
 
     def save(self, timeline: Timeline, checkpoint: Checkpoint) -> None:
         """Write a new or changed checkpoint."""
-        self._submit(timeline.state, [checkpoint])
+        self._submit(self._state(timeline), [checkpoint])
 
     def save_state(self, timeline: Timeline) -> None:
         """Write where the session is."""
-        self._submit(timeline.state, [])
+        self._submit(self._state(timeline), [])
 
     def delete(self, timeline: Timeline, gone: Deleted) -> None:
         """Write that a checkpoint is gone."""
-        self._submit(timeline.state, gone.rehung, [gone.checkpoint.id])
+        rehung = [one for one in gone.rehung if one.id not in self.unpublished]
+        self._submit(self._state(timeline), rehung, [gone.checkpoint.id])
+
+    def _state(self, timeline: Timeline) -> TimelineState:
+        """Where the session is, as far as the store has its checkpoints."""
+        state = timeline.state
+        head, safety = state.head, state.last_safety
+        while head is not None and head in self.unpublished:
+            head = timeline[head].parent
+        if safety in self.unpublished:
+            safety = None
+        return replace(state, head=head, last_safety=safety)
 
     def _submit(
         self, state: TimelineState, checkpoints: Iterable[Checkpoint], deleted: Iterable[str] = ()

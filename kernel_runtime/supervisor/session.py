@@ -112,7 +112,6 @@ class Session:
         self._secrets = [Path(connection_file)] if connection_file else []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._publishing: set[asyncio.Task[Any]] = set()
-        self._unpublished: list[str] = []
         self._closing = False
         self._kernel_info: dict[str, Any] = {}
         self._starting = False
@@ -581,7 +580,8 @@ class Session:
 
     def save_changed(self, id: str) -> None:
         """Write what has changed on a checkpoint, and tell everybody."""
-        if id not in self._unpublished:  # what is not in the store yet goes there as it is then
+        # what is not in the store yet goes there as it is then
+        if id not in self.persistence.unpublished:
             self.persistence.save(self.timeline, self.timeline[id])
         self.events.publish(
             "checkpoint_changed", checkpoint=self.timeline.record(self.timeline[id])
@@ -589,20 +589,20 @@ class Session:
 
     def publish(self, id: str) -> None:
         """Write a new checkpoint into the store, in the background; shutdown waits for it."""
-        self._unpublished.append(id)
+        self.persistence.unpublished.append(id)
         task = self.background(self._publish(id))
         self._publishing.add(task)
         task.add_done_callback(self._publishing.discard)
 
     async def _publish(self, id: str) -> None:
         # what a checkpoint names must be on the disk before the database names it
-        ready = list(self._unpublished)
+        ready = list(self.persistence.unpublished)
         await asyncio.gather(self.files.flush(), self.environment.flush())
         # parents before children, and nothing is waited for in between: at whatever moment the
         # supervisor is killed, the store holds no checkpoint whose parent it does not hold
         for one in ready:
-            if one in self._unpublished:
-                self._unpublished.remove(one)
+            if one in self.persistence.unpublished:
+                self.persistence.unpublished.remove(one)
                 if one in self.timeline:
                     self.persistence.save(self.timeline, self.timeline[one])
         if id in self.timeline:
@@ -612,7 +612,7 @@ class Session:
 
     async def published(self, id: str) -> None:
         """Wait until a checkpoint is in the store as it is now, or could not be written."""
-        while id in self._unpublished and self._publishing:
+        while id in self.persistence.unpublished and self._publishing:
             await asyncio.wait(self._publishing)
         await self.persistence.written()
 
