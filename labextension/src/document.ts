@@ -171,6 +171,7 @@ export class NotebookDocument {
       shared.deleteCell(at);
       order.splice(at, 1);
     };
+    separateUndo(shared);
     shared.transact(() => {
       const kept = order.filter(id => !since.includes(id));
       kept.forEach(id => update(owners.get(id), now.get(id)!.json, wanted.get(id)!.json));
@@ -194,6 +195,7 @@ export class NotebookDocument {
         moved.forEach(id => insert(order.length, now.get(id)!));
       }
     });
+    separateUndo(shared);
     for (const cell of model.cells) {
       if (trusted.has(cell.id)) {
         cell.trusted = true;
@@ -251,6 +253,12 @@ function versionOf(output: any): number {
     output.changed.connect(() => versions.set(output, ++nextVersion));
   }
   return version;
+}
+
+/** End a step of the notebook's undo: changes that follow within half a second are one else. */
+function separateUndo(shared: object): void {
+  const { undoManager } = shared as { undoManager?: { stopCapturing(): void } };
+  undoManager?.stopCapturing();
 }
 
 function keep(cell: ICellModel): IKeptCell {
