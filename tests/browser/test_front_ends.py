@@ -46,6 +46,7 @@ def start(page: Any, name: str) -> Any:
     """Run a cell as a person would, and return where its output appears."""
     place = cell(page, name)
     place.locator(".cm-content").click()
+    place.locator(".cm-editor.cm-focused").wait_for()
     page.keyboard.press("Control+Enter")
     return place.locator(".jp-OutputArea-output")
 
