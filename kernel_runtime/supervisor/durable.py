@@ -59,7 +59,6 @@ class Durability:
         self._stopping = False
         self._hurry = asyncio.Event()
         self._engine: DillEngine | None = None
-        self.problem = ""
         self.scratch = Scratch(session)
         self.copies: set[int] = set()
         """Pids, inside, of processes that are being written or tried, which a restore leaves."""
@@ -170,7 +169,7 @@ class Durability:
     async def _write(self, id: str) -> None:
         """Make one capture. Never raises: what failed is noted on the checkpoint."""
         self._last = time.monotonic()
-        self._note(id, Capture(KIND, NAME, "pending"))
+        self._session.put_capture(id, Capture(KIND, NAME, "pending"))
         capture = Capture(KIND, NAME, "failed", error="the kernel ended before it was ready")
         try:
             capture = await self._captured(id)
@@ -179,7 +178,7 @@ class Durability:
             self._session.log.warning("The namespace could not be written: %s", error)
         finally:
             if capture.state != "ready":
-                self._note(id, capture)
+                self._session.put_capture(id, capture)
             future = self._waiting.pop(id, None)
             if future is not None and not future.done():
                 future.set_result(capture)
@@ -192,20 +191,13 @@ class Durability:
                 # until its name is in the database, no sweep may take what it is made of
                 with self.engine.store.writing():
                     capture = await self._capture(id)
-                    self._note(id, capture)
+                    self._session.put_capture(id, capture)
                     await session.published(id)
                 return capture
             except (ChannelError, CheckpointRefused) as error:
                 if id not in session.frozen or self._stopping or not left:
                     return Capture(KIND, NAME, "failed", error=str(error))
         raise AssertionError("unreachable")
-
-    def _note(self, id: str, capture: Capture) -> None:
-        """Put a capture on its checkpoint, in the store and before everybody."""
-        session = self._session
-        if id in session.timeline:
-            session.timeline.set_capture(id, capture)
-            session.save_changed(id)
 
     async def _capture(self, id: str) -> Capture:
         """Raises ChannelError or CheckpointRefused; that may be different another time."""

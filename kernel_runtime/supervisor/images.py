@@ -64,14 +64,14 @@ class Images:
         if frozen is None or id not in session.timeline:
             return
         started = time.perf_counter()
-        self._note(id, Capture("process", NAME, "pending"))
+        session.put_capture(id, Capture("process", NAME, "pending"))
         try:
             written = await self._engine.write(frozen, session.sandbox.root, base=self._base)
         except asyncio.CancelledError:
-            self._note(id, Capture("process", NAME, "failed", error="the kernel ended"))
+            session.put_capture(id, Capture("process", NAME, "failed", error="the kernel ended"))
             raise
         except (CheckpointRefused, StoreError, OSError) as error:
-            self._note(id, Capture("process", NAME, "failed", error=str(error)))
+            session.put_capture(id, Capture("process", NAME, "failed", error=str(error)))
             return
         self._base = written.ref
         capture = Capture(
@@ -86,15 +86,9 @@ class Images:
                 "took_ms": (time.perf_counter() - started) * 1e3,
             },
         )
-        self._note(id, capture)
+        session.put_capture(id, capture)
         await session.published(id)
         await self._thin()
-
-    def _note(self, id: str, capture: Capture) -> None:
-        session = self._session
-        if id in session.timeline:
-            session.timeline.set_capture(id, capture)
-            session.save_changed(id)
 
     async def _thin(self) -> None:
         """Give up the images of older automatic checkpoints; their variables stay on the disk."""
@@ -104,7 +98,7 @@ class Images:
             capture = image_of(checkpoint)
             assert capture is not None
             gone = replace(capture, state="evicted", ref=None, error="newer images took its place")
-            self._note(checkpoint.id, gone)
+            session.put_capture(checkpoint.id, gone)
         await self.sweep()
 
     async def sweep(self) -> None:

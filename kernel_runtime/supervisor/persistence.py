@@ -39,7 +39,7 @@ class Persistence:
         """Whether the store stays closed because its encryption fails."""
         self.directory: Path | None = None
         """Of the store; None if it cannot be used."""
-        self.timeline_id: str | None = None
+        self._timeline_id = ""
         self.has_document = False
         """Whether the timeline is a notebook's, so that it outlives the kernel."""
         self.document: Document | None = None
@@ -47,7 +47,6 @@ class Persistence:
         self.is_imported = False
         """Whether the directories that its snapshots name may be another machine's."""
         self._roots: list[Path] = []
-        self._timeline_id = ""
 
     def open(self, epoch: str, roots: Iterable[Path] = ()) -> Timeline:
         """Return the notebook's timeline, or a new one. roots: of the workspace."""
@@ -59,9 +58,8 @@ class Persistence:
             with suppress(StoreError):
                 private_directory(key_directory())  # there before it can be hidden from cells
             timeline = self._load(self._store, epoch)
-            self._timeline_id = timeline.id
             self.directory = self._store.directory
-            self.timeline_id = timeline.id
+            self._timeline_id = timeline.id
         except (StoreError, OSError) as error:
             self.problem = f"The timeline is not stored: {error}"
             self.is_locked = isinstance(error, EncryptionProblem)
@@ -171,9 +169,9 @@ class Persistence:
 
     def take_resume(self) -> str | None:
         """The checkpoint that this kernel is to begin with, where somebody said so offline."""
-        if self.directory is None or self.timeline_id is None:
+        if self.directory is None:
             return None
-        return resume.take(self.directory, self.timeline_id)
+        return resume.take(self.directory, self._timeline_id)
 
     async def sweep(self) -> None:
         """Delete what kernels without a notebook, which were killed, have left. Never raises."""

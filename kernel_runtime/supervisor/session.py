@@ -49,6 +49,7 @@ from kernel_runtime.supervisor.replays import Replayer
 from kernel_runtime.supervisor.rescue import Rescue
 from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Request, Router
+from kernel_runtime.timeline.model import Capture
 
 _SHUTDOWN_S = 2.0
 """Seconds for the user's atexit functions."""
@@ -575,8 +576,13 @@ class Session:
         capture = self.timeline[id].capture("process", engine=self.engine.name)
         if capture is None:
             return
-        self.timeline.set_capture(id, replace(capture, state=state, error=why, ref=None))
-        self.save_changed(id)
+        self.put_capture(id, replace(capture, state=state, error=why, ref=None))
+
+    def put_capture(self, id: str, capture: Capture) -> None:
+        """Put a capture on its checkpoint, if that is still there; write it, tell everybody."""
+        if id in self.timeline:
+            self.timeline.set_capture(id, capture)
+            self.save_changed(id)
 
     def save_changed(self, id: str) -> None:
         """Write what has changed on a checkpoint, and tell everybody."""
