@@ -206,6 +206,43 @@ def test_recursive_mutex_is_unlocked_by_its_holder(any_world: World) -> None:
         woken.kill()
 
 
+def test_what_lies_behind_a_library_is_not_taken_for_its_data(plain_world: World) -> None:
+    """Words like those of a locked mutex, as an integer with the value of an id has them: where
+    only such words are in the memory behind a library, they stay as they were."""
+    live = plain_world.start(
+        SETUP
+        + "import struct\nstart('SEM')\n"
+        + "libc = ctypes.CDLL(None, use_errno=True)\n"
+        + "libc.mmap.restype = ctypes.c_void_p\n"
+        + "number = ctypes.c_long\n"
+        + "libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, number]\n"
+        + "maps = [l.split() for l in open('/proc/self/maps')]\n"
+        + "ends = {l[0].split('-')[0]: int(l[0].split('-')[1], 16) for l in maps}\n"
+        + "NOREPLACE = 0x100000\n"
+        + "places = []\n"
+        + "for line in maps:\n"
+        + "    if '.so' not in line[-1] or line[1] != 'rw-p': continue\n"
+        + "    end = int(line[0].split('-')[1], 16)\n"
+        + "    end = ends.get('%x' % end, end)  # its zeroed data\n"
+        + "    at = libc.mmap(end, 4096, 3, 0x22 | NOREPLACE, -1, 0)\n"
+        + "    if at != end: continue\n"
+        + "    places.append(at)\n"
+        + "    words = struct.pack('5i', 1, 1, os.getpid(), 1, 1) + bytes(4)\n"
+        + "    ctypes.memmove(at, words * 170, len(words) * 170)\n"
+        + "pid = os.getpid()\n"
+        + "def changed():\n"
+        + "    owners = [ctypes.c_int.from_address(at + 8).value for at in places]\n"
+        + "    return sum(owner != pid for owner in owners)\n"
+    )
+    assert live.value("len(places)") > 0
+    frozen = live.freeze()
+    live.kill()
+    woken = frozen.wake()
+    assert woken.value("os.getpid() == pid") is False
+    assert woken.value("changed()") == 0
+    woken.kill()
+
+
 def test_names_affinity_and_priority(world: World) -> None:
     live = world.start(
         SETUP
