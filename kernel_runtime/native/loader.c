@@ -290,6 +290,15 @@ static void advise(uint64_t start, uint64_t size, uint32_t advice) {
   if (advice & TT_ADVICE_MERGEABLE) SC(SYS_madvise, start, size, MADV_MERGEABLE);
 }
 
+/* The first run from this one on that reaches into the mapping, or the next one behind it. A run
+ * may begin in the mapping before: neighbours in memory are often neighbours in the file. */
+static const struct tt_plan_run *first_in(const struct tt_plan_run *run,
+                                          const struct tt_plan_run *last,
+                                          const struct tt_image_map *m) {
+  while (run < last && run->start + run->size <= m->start) run++;
+  return run;
+}
+
 static void map_all(const struct den *den) {
   const struct tt_plan *plan = den->plan;
   const struct tt_plan_run *run = runs_of(plan), *last = run + plan->runs;
@@ -298,7 +307,7 @@ static void map_all(const struct den *den) {
     const char *path = m->path_size ? (const char *)plan + maps_of(plan)[i].path : 0;
     int fd = path ? tt_open(path, O_RDONLY) : -1;
     if (path) must(fd, "opening ", path);
-    while (run < last && run->start < m->start) run++;
+    run = first_in(run, last, m);
     int has_pages = run < last && run->start < m->end;
     uint32_t prot = has_pages ? writable(m->prot) & ~(uint32_t)PROT_EXEC : m->prot;
     uint32_t flags = MAP_PRIVATE | MAP_FIXED_NOREPLACE | m->flags | (path ? 0 : MAP_ANONYMOUS);
@@ -333,7 +342,7 @@ static void protect_all(const struct den *den) {
   const struct tt_plan_run *run = runs_of(plan), *last = run + plan->runs;
   for (uint32_t i = 0; i < plan->maps; i++) {
     const struct tt_image_map *m = &maps_of(plan)[i].map;
-    while (run < last && run->start < m->start) run++;
+    run = first_in(run, last, m);
     if (run < last && run->start < m->end && m->prot != (PROT_READ | PROT_WRITE))
       must(SC(SYS_mprotect, m->start, m->end - m->start, m->prot), "protecting memory", 0);
   }

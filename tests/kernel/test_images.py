@@ -23,6 +23,20 @@ log = open('log', 'w'); log.write('half a line'); log.flush(); log.write(', buff
 async def sleeper():
     await asyncio.sleep(0.2); done.append('slept')
 done = []; task = asyncio.ensure_future(sleeper())
+import ctypes, mmap
+libc = ctypes.CDLL(None)
+def protect(first, pages, prot):
+    assert libc.mprotect(ctypes.c_void_p(first), ctypes.c_size_t(pages * 4096), prot) == 0
+# neighbours that lie together on the disk, of which only the first may be written to
+block = mmap.mmap(-1, 8 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+block[:] = bytes(range(1, 9)) * 4096
+first = ctypes.addressof(ctypes.c_char.from_buffer(block))
+protect(first + 4096, 1, mmap.PROT_READ); protect(first + 3 * 4096, 2, mmap.PROT_READ)
+def whole():
+    lines = [l.split() for l in open('/proc/self/maps')]
+    places = [(*[int(x, 16) - first for x in l[0].split('-')], l[1]) for l in lines]
+    inside = [(a // 4096, b // 4096, p) for a, b, p in places if 0 < b and a < 8 * 4096]
+    return block[:] == bytes(range(1, 9)) * 4096, inside[1:4]
 """
 CHECK = """
 import os
@@ -60,6 +74,8 @@ def test_a_killed_session_goes_on_in_the_middle_of_everything(
         expected = f"{turn + 2} True True half a line, buffered{ons}"
         assert notebook.run(CHECK).out == expected
         assert notebook.run("await task; print(done)").out == "['slept']"
+        pages = "[(1, 2, 'r--p'), (2, 3, 'rw-p'), (3, 5, 'r--p')]"
+        assert notebook.run("print(*whole())").out == f"True {pages}"
         number = int(notebook.run("%checkpoint").out.split("#")[1].split()[0])
         assert image(notebook, number)["state"] == "ready"
         # the frozen process that the image became serves for more than one restore
