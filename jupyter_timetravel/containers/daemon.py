@@ -134,6 +134,8 @@ class Daemon:
         security = ["no-new-privileges"]
         if options.isolation == "namespaces":
             security.append(f"seccomp={_profile()}")
+            if any("apparmor" in one for one in self._api.info().get("SecurityOptions") or ()):
+                security.append("apparmor=unconfined")  # Docker's own profile forbids mounts
         settings: dict[str, Any] = {
             "binds": list(binds),
             "security_opt": security,

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from jupyter_timetravel.containers import orphans
 from jupyter_timetravel.containers.daemon import LABEL, Daemon
 from tests.conftest import PATIENCE, Notebook
@@ -95,7 +97,9 @@ def test_the_container_goes_away_again_and_again(start: START, place: Path, dock
         cell = notebook.run(
             "time.sleep(.3); import glob; print(log, n > seen, sorted(glob.glob('only*')))"
         )
-        assert cell.out == f"{list(range(round))} True {[f'only{i + 1}' for i in range(round)]}", report
+        assert cell.out == f"{list(range(round))} True {[f'only{i + 1}' for i in range(round)]}", (
+            report
+        )
 
 
 def durable(notebook: Notebook, label: str) -> bool:
@@ -210,7 +214,7 @@ def test_a_connection_to_the_host_is_cut_and_seen(start: START) -> None:
 
 
 def test_shared_memory_is_as_large_as_the_memory(start: START) -> None:
-    notebook = start(memory="2g")
+    notebook = start(memory="4g")  # of which a quarter may hold checkpoints
     notebook.run(
         "from multiprocessing import shared_memory as sm\n"
         "b = sm.SharedMemory(create=True, size=256 * 2**20, name='tt_case')\n"
@@ -262,3 +266,25 @@ def test_what_belongs_to_others_keeps_its_owner(
         before.st_mtime_ns,
     )
     assert not (place / "work" / "mine").exists()
+
+
+@pytest.mark.root
+def test_a_server_of_root_runs_containers_as_root(start: START) -> None:
+    """All ids exist in its sandbox: what belongs to others goes back too."""
+    notebook = start()
+    notebook.run(f"{PACKAGES}\nx = 1; print(os.getuid())")
+    notebook.run("!rm -rf {here}/dill; echo x > /var/local/x\nx = 2")
+    assert not notebook.command("status")["environment"]["not_covered"].keys() & {"/opt", "/usr"}
+    notebook.run("%restore 1")
+    look = "print(x, os.path.exists(here + '/dill'), os.path.exists('/var/local/x'))"
+    assert notebook.run(look).out == "1 True False"
+
+
+@pytest.mark.root
+def test_root_starts_it_for_somebody_else(start: START, place: Path) -> None:
+    os.chown(place / "work", 1234, 1234)
+    os.chmod(place, 0o755)
+    notebook = start(user="1234:1234")
+    notebook.cells("open('f', 'w').write('1')", "open('f', 'w').write('2')", "%restore 1")
+    found = (place / "work" / "f").stat()
+    assert (found.st_uid, (place / "work" / "f").read_text()) == (1234, "1")
