@@ -116,6 +116,23 @@ class Daemon:
             )
         return text
 
+    def save(self, name: str, file: Path) -> None:
+        """Write an image into a new file, as `docker save` does. Raises ContainerError, OSError."""
+        self.image(name)
+        with open(file, "xb") as out:
+            for piece in self._api.get_image(name):
+                out.write(piece)
+
+    def load(self, file: Path) -> None:
+        """Read an image from a file, as `docker load` does. Raises ContainerError, OSError."""
+        try:
+            with open(file, "rb") as source:
+                for answer in self._api.load_image(source):
+                    if "error" in answer:
+                        raise ContainerError(f"Docker did not take the image: {answer['error']}")
+        except self._errors.APIError as error:
+            raise ContainerError(f"Docker did not take the image: {_said(error)}.") from error
+
     # --- containers ------------------------------------------------------------------------------
 
     def create(

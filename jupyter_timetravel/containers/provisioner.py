@@ -31,6 +31,7 @@ from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 from jupyter_timetravel.containers import orphans
 from jupyter_timetravel.containers.daemon import Daemon, Found
 from jupyter_timetravel.containers.errors import ContainerError
+from jupyter_timetravel.containers.exporting import BASE_FILE
 from jupyter_timetravel.containers.options import parse
 from jupyter_timetravel.provisioner import UnsupportedKernel, settings_arguments
 from kernel_runtime.store.paths import key_directory, private_directory
@@ -173,6 +174,8 @@ class DockerProvisioner(LocalProvisioner):
         shutil.copyfile(manager.connection_file, inner)
         inner.chmod(0o600)
         state, keys = self._make_state(inner)
+        made_of = {"name": self._options.image, "id": self._image}
+        (state / BASE_FILE).write_text(json.dumps(made_of), "utf-8")
         binds = [
             f"{self._directory}:{self._directory}",
             f"{self._runtime}:{self._runtime}",
