@@ -25,6 +25,8 @@ SUMMARY = "write a kernelspec that starts the time-travel kernel"
 KERNELSPEC = Path(__file__).parent / "kernelspec"
 KERNEL_NAME = "python3-timetravel"
 PROVISIONER = "timetravel-provisioner"
+DOCKER_NAME = "python3-timetravel-docker"
+DOCKER_PROVISIONER = "timetravel-docker-provisioner"
 
 
 class InstallError(TimeTravelError):
@@ -47,6 +49,17 @@ def kernelspec(
         spec["display_name"] = display_name
     if not provisioner:
         del spec["metadata"]["kernel_provisioner"]
+    return spec
+
+
+def docker_kernelspec(image: str, *, display_name: str | None = None) -> dict[str, Any]:
+    """The contents of kernel.json for a kernel in a container of an image."""
+    spec = kernelspec(display_name=display_name or f"Python 3 (time travel, {image})")
+    spec["argv"][0] = "python"  # the container's
+    spec["metadata"]["kernel_provisioner"] = {
+        "provisioner_name": DOCKER_PROVISIONER,
+        "config": {"image": image},
+    }
     return spec
 
 
@@ -93,7 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sys-prefix", action="store_true", help=f"for this environment ({sys.prefix})"
     )
     place.add_argument("--prefix", metavar="DIR", help="below DIR/share/jupyter")
-    parser.add_argument("--name", default=KERNEL_NAME, help="name (default: %(default)s)")
+    parser.add_argument(
+        "--name", help=f"name (default: {KERNEL_NAME}, with --docker {DOCKER_NAME})"
+    )
     parser.add_argument("--display-name", metavar="TEXT", help="what the kernel picker shows")
     parser.add_argument(
         "--python",
@@ -105,13 +120,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="name the kernel provisioner: for a Jupyter server whose environment has this package",
     )
+    parser.add_argument(
+        "--docker",
+        metavar="IMAGE",
+        help="run the kernel in a container of this image; memory, network and more are set in the "
+        "kernelspec's metadata",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    python = None if args.python is None else absolute_interpreter(args.python)
-    spec = kernelspec(display_name=args.display_name, python=python, provisioner=args.provisioner)
+    if args.docker is not None:
+        if args.python is not None:
+            raise InstallError(
+                "--python names an interpreter of this machine, --docker runs the image's. Nothing "
+                "was written; leave one of them out."
+            )
+        spec = docker_kernelspec(args.docker, display_name=args.display_name)
+        name = args.name or DOCKER_NAME
+    else:
+        python = None if args.python is None else absolute_interpreter(args.python)
+        spec = kernelspec(
+            display_name=args.display_name, python=python, provisioner=args.provisioner
+        )
+        name = args.name or KERNEL_NAME
     prefix = sys.prefix if args.sys_prefix else args.prefix
-    path = write_kernelspec(spec, args.name, user=args.user, prefix=prefix)
+    path = write_kernelspec(spec, name, user=args.user, prefix=prefix)
     print(f"Installed {spec['display_name']!r} in {path}")
     if path.parent not in map(Path, KernelSpecManager().kernel_dirs):
         print(

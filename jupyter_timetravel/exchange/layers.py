@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,14 +29,17 @@ _KEPT_MODE: Final = 0o1777
 
 @dataclass(frozen=True)
 class LayerEntry:
-    """A member of a layer and, for a file with content, where that is."""
+    """A member of a layer and, for a file with content, where that is or how it is read."""
 
     member: Member
     path: bytes = b""
+    read: Callable[[], Iterator[bytes]] | None = None
 
     def content(self) -> Iterator[bytes]:
-        """Its bytes. Raises OSError."""
-        if self.member.size:
+        """Its bytes. Raises OSError, and what read does."""
+        if self.read is not None:
+            yield from self.read()
+        elif self.member.size:
             with open(open_regular(self.path), "rb") as file:
                 while piece := file.read(PIECE):
                     yield piece

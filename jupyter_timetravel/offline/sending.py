@@ -1,4 +1,4 @@
-"""``jupyter timetravel export``: a timeline, or one checkpoint, as one file."""
+"""``jupyter timetravel export``: a timeline, or one checkpoint, as one file or as an image."""
 
 from __future__ import annotations
 
@@ -16,15 +16,37 @@ SUMMARY = "write a timeline, or one checkpoint, into one file"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     stored.add_notebook(parser)
     parser.add_argument("checkpoint", metavar="N", nargs="?", help="only this one")
-    parser.add_argument("-o", "--output", metavar="FILE.ttl", required=True, help="where to")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to, such as a.ttl")
     parser.add_argument(
         "--no-environment", action="store_true", help="without files outside of the workspace"
+    )
+    parser.add_argument(
+        "--image",
+        metavar="NAME:TAG",
+        help="make a container image of the environment of checkpoint N: in Docker, or with -o as "
+        "an OCI archive",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="IMAGE",
+        help="what --image builds on: an image, or a file that docker save wrote (default: what "
+        "the session's container was made of)",
+    )
+    parser.add_argument(
+        "--workspace", action="store_true", help="put the notebook's files into the image too"
     )
     stored.add_store(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write it. Raises NoSuchSession, UnknownCheckpoint, ExportRefused: there is no file then."""
+    if args.image is not None:
+        return _make_image(args)
+    if args.output is None or args.base is not None or args.workspace:
+        raise ExportRefused(
+            "Say where to: -o FILE for a timeline or a checkpoint, --image NAME:TAG (with --base "
+            "and --workspace) for a container image. No file was written."
+        )
     target = Path(args.output)
     with stored.opened(args) as store:
         info = stored.find(store, args)
@@ -42,4 +64,31 @@ def run(args: argparse.Namespace) -> int:
         "It holds what the checkpoints hold: files, values of variables, and whatever secrets were "
         "among them. Memory of running processes is not in it."
     )
+    return 0
+
+
+def _make_image(args: argparse.Namespace) -> int:
+    """Raises what `run` does, and ContainerError; then there is no image."""
+    # late: most exports need nothing of it
+    from jupyter_timetravel.containers.exporting import CheckpointImage, export
+
+    if args.checkpoint is None:
+        raise ExportRefused(
+            "An image is of one checkpoint: name it behind the notebook. No image was made."
+        )
+    if ":" not in args.image.rpartition("/")[2]:
+        raise ExportRefused(
+            f"{args.image!r} has no tag; write NAME:TAG, such as {args.image}:1. No image was made."
+        )
+    with stored.opened(args) as store:
+        info = stored.find(store, args)
+        stored.refuse_untrusted(info)
+        session = stored.look(store, info)
+        checkpoint = session.checkpoint(args.checkpoint)
+        made = CheckpointImage(session, checkpoint, workspace=args.workspace)
+        target = Path(args.output) if args.output else None
+        export(made, args.image, base=args.base, file=target, store=store.directory)
+    place = one_line(str(target), 200) if target else "Docker"
+    print(f"{args.image}: checkpoint #{checkpoint.number}, in {place}")
+    print("It holds the files of the environment, and whatever secrets were among them.")
     return 0

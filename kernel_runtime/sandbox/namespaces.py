@@ -16,7 +16,9 @@ from kernel_runtime.errors import SandboxError
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.refusals import is_initial_user_namespace
 
-USER_MODES = frozenset({"user-namespaces", "root-user-namespaces"})
+USER_MODE = "user-namespaces"
+"""A user namespace of our own in which the user's ids exist and no others."""
+USER_MODES = frozenset({USER_MODE, "root-user-namespaces"})
 """Modes with a user namespace of our own."""
 
 

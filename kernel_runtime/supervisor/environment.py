@@ -26,7 +26,7 @@ from kernel_runtime.engines.overlay.index import build_index, load_index
 from kernel_runtime.engines.overlay.trial import explain
 from kernel_runtime.errors import EnvironmentRefused, RestoreRefused, SandboxError
 from kernel_runtime.sandbox.base import InitClient
-from kernel_runtime.sandbox.namespaces import USER_MODES
+from kernel_runtime.sandbox.namespaces import USER_MODE, USER_MODES
 from kernel_runtime.sandbox.refusals import is_initial_user_namespace
 from kernel_runtime.supervisor import shared_memory
 from kernel_runtime.supervisor.config import Supervisor
@@ -71,10 +71,14 @@ class Environment:
         Raises SandboxError if that failed, and then the sandbox is to be thrown away; whether the
         session goes on without, is the caller's to decide.
         """
-        own_user_namespace = sandbox.mode in USER_MODES or not is_initial_user_namespace()
-        plan = await asyncio.to_thread(
-            self._plan, directory, list(workspace), list(hidden), own_user_namespace
+        likely = [self._prefix, os.path.expanduser("~"), os.environ.get("TMPDIR", "/tmp")]
+        host = await asyncio.to_thread(
+            planning.this_host,
+            own_user_namespace=sandbox.mode in USER_MODES or not is_initial_user_namespace(),
+            all_ids=sandbox.mode != USER_MODE,
+            paths=[os.path.realpath(p) for p in likely],
         )
+        plan = await asyncio.to_thread(self._plan, host, directory, list(workspace), list(hidden))
         engine = OverlayEngine(EnvironmentDirectory(directory), sandbox, plan)
         try:
             told = await engine.start()
@@ -92,12 +96,8 @@ class Environment:
         self._proc = sandbox.proc
 
     def _plan(
-        self, directory: Path, workspace: list[Path], hidden: list[Path], own_user_namespace: bool
+        self, host: planning.Host, directory: Path, workspace: list[Path], hidden: list[Path]
     ) -> planning.Plan:
-        likely = [self._prefix, os.path.expanduser("~"), os.environ.get("TMPDIR", "/tmp")]
-        host = planning.this_host(
-            own_user_namespace=own_user_namespace, paths=[os.path.realpath(p) for p in likely]
-        )
         sockets = [] if self._config.docker_socket else list(planning.DOCKER_SOCKETS)
         masked = [*hidden, Path(jupyter_runtime_dir())]
         if self._sockets_hidden():

@@ -250,11 +250,19 @@ def read_mounts(text: str) -> list[MountPoint]:
     return found
 
 
-def this_host(*, own_user_namespace: bool, paths: Iterable[str] = ()) -> Host:
-    """The machine that this runs on. paths: where the user is likely to write, wherever it is."""
+def this_host(
+    *, own_user_namespace: bool, all_ids: bool = False, paths: Iterable[str] = ()
+) -> Host:
+    """The machine that this runs on. paths: where the user is likely to write, wherever it is.
+
+    all_ids: the user namespace has every id that there is here, not the user's own alone.
+    """
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
         mounts = read_mounts(f.read())
-    foreign, owned = _near_the_top(mounts, paths) if own_user_namespace else ([], [])
+    foreign: list[str] = []
+    owned: list[str] = []
+    if own_user_namespace and not all_ids:
+        foreign, owned = _near_the_top(mounts, paths)
     return Host(
         mounts=mounts,
         children=_directories,

@@ -27,7 +27,7 @@ from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.engines.overlay.engine import OverlayEngine
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.sandbox import refusals
-from kernel_runtime.sandbox.namespaces import USER_MODES, NamespaceSandbox
+from kernel_runtime.sandbox.namespaces import USER_MODE, USER_MODES, NamespaceSandbox
 from kernel_runtime.sandbox.refusals import Refusal
 
 PREFIX: Final = ".trial-"
@@ -175,7 +175,7 @@ async def _mount(
     workspace: Sequence[str],
 ) -> None:
     own = sandbox.mode in USER_MODES or not refusals.is_initial_user_namespace()
-    host = planning.this_host(own_user_namespace=own)
+    host = planning.this_host(own_user_namespace=own, all_ids=sandbox.mode != USER_MODE)
     store = directory.path.parents[1]
     plan = planning.make_plan(
         host,

@@ -1,0 +1,276 @@
+"""What is asked of Docker: look at an image, make a container, find ours again, remove them.
+
+Every call blocks; the provisioner makes them in threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_timetravel.containers.errors import ContainerError
+from jupyter_timetravel.containers.options import ContainerOptions
+
+LABEL: Final = "jupyter-timetravel"
+"""Every container of ours bears it, with the uid of whoever runs the server as its value."""
+PROFILE: Final = Path(__file__).with_name("seccomp.json")
+HOST_NAME: Final = "host.docker.internal"
+_VERSION: Final = (
+    "import importlib.metadata as m\n"
+    "try: print(m.version('jupyter_timetravel'))\n"
+    "except m.PackageNotFoundError: print('none')"
+)
+_PATIENCE_S: Final = 60
+_LINES: Final = 20
+
+
+@dataclass(frozen=True)
+class Found:
+    """A container of ours. labels: without the prefix of ours."""
+
+    id: str
+    running: bool
+    image: str
+    labels: Mapping[str, str]
+
+
+class Daemon:
+    """A connection to Docker, or to what serves its interface."""
+
+    def __init__(self, address: str | None = None) -> None:
+        """Connect. Raises ContainerError where there is no daemon, or none that we may use."""
+        try:
+            import docker
+        except ImportError as error:
+            raise ContainerError(
+                "Kernels in containers need Docker's library for Python, which is not installed. "
+                "Nothing was started; `pip install jupyter_timetravel[docker]` brings it."
+            ) from error
+        self._errors = docker.errors
+        try:
+            settings: dict[str, Any] = docker.utils.kwargs_from_env()
+            if address:
+                settings = {"base_url": address}
+            self._api = docker.APIClient(timeout=_PATIENCE_S, **settings)
+            self._api.version()
+        except Exception as error:  # the library lets requests' and urllib3's through
+            raise _unreachable(error, address) from error
+
+    def close(self) -> None:
+        """End the connection."""
+        self._api.close()
+
+    # --- images ----------------------------------------------------------------------------------
+
+    def image(self, name: str) -> str:
+        """The id of an image that is here. Raises ContainerError; it is never pulled."""
+        try:
+            return str(self._api.inspect_image(name)["Id"])
+        except self._errors.ImageNotFound as error:
+            raise ContainerError(
+                f"There is no image {name!r} on this machine. Nothing was started. `docker pull "
+                f"{name}` brings one from a registry; containers/Dockerfile in this project's "
+                "source builds ours."
+            ) from error
+        except self._errors.APIError as error:
+            raise ContainerError(
+                f"Docker does not take {name!r} for an image: {_said(error)}. Nothing was started; "
+                "correct its name in the kernelspec's metadata."
+            ) from error
+
+    def package_version(self, image: str, python: str) -> str:
+        """The version of this package in an image, asked of its interpreter.
+
+        Raises ContainerError where there is no such interpreter or no such package.
+        """
+        known = _versions.get((image, python))
+        if known is None:
+            known = _versions[image, python] = self._ask_version(image, python)
+        return known
+
+    def _ask_version(self, image: str, python: str) -> str:
+        asked = self._api.create_container(
+            image,
+            [python, "-c", _VERSION],
+            entrypoint="",
+            labels={LABEL: str(os.getuid()), f"{LABEL}.kind": "probe"},
+            host_config=self._api.create_host_config(network_mode="none", cap_drop=["ALL"]),
+        )["Id"]
+        try:
+            self._start(asked, python)
+            status = self._api.wait(asked, timeout=_PATIENCE_S)["StatusCode"]
+            text = str(self._api.logs(asked).decode(errors="replace")).strip()
+        finally:
+            self.remove(asked)
+        if status != 0 or not text or text == "none":
+            raise ContainerError(
+                f"The image has no jupyter_timetravel under {python!r}"
+                f"{'' if text == 'none' else f' ({text[-200:] or status})'}. Nothing was started. "
+                "Install the wheel in the image, build it with containers/Dockerfile, or name the "
+                'interpreter that has it ("python": "/path/to/python" in the kernelspec).'
+            )
+        return text
+
+    def save(self, name: str, file: Path) -> None:
+        """Write an image into a new file, as `docker save` does. Raises ContainerError, OSError."""
+        self.image(name)
+        with open(file, "xb") as out:
+            for piece in self._api.get_image(name):
+                out.write(piece)
+
+    def load(self, file: Path) -> None:
+        """Read an image from a file, as `docker load` does. Raises ContainerError, OSError."""
+        try:
+            with open(file, "rb") as source:
+                for answer in self._api.load_image(source):
+                    if "error" in answer:
+                        raise ContainerError(f"Docker did not take the image: {answer['error']}")
+        except self._errors.APIError as error:
+            raise ContainerError(f"Docker did not take the image: {_said(error)}.") from error
+
+    # --- containers ------------------------------------------------------------------------------
+
+    def create(
+        self,
+        image: str,
+        command: Sequence[str],
+        options: ContainerOptions,
+        *,
+        binds: Sequence[str],
+        labels: Mapping[str, str],
+        environment: Mapping[str, str],
+        directory: str,
+    ) -> str:
+        """Make a container, not started yet, and return its id. Raises ContainerError."""
+        is_root = options.user.startswith("0:")
+        security = ["no-new-privileges"]
+        if options.isolation == "namespaces":
+            security.append(f"seccomp={_profile()}")
+            if any("apparmor" in one for one in self._api.info().get("SecurityOptions") or ()):
+                security.append("apparmor=unconfined")  # Docker's own profile forbids mounts
+        settings: dict[str, Any] = {
+            "binds": list(binds),
+            "security_opt": security,
+            "network_mode": options.network,
+            "shm_size": options.shm or options.memory or _half_of_memory(),
+        }
+        if not is_root:
+            settings["cap_drop"] = ["ALL"]
+        if options.memory:
+            settings["mem_limit"] = settings["memswap_limit"] = options.memory
+        if options.cpus:
+            settings["nano_cpus"] = int(options.cpus * 1e9)
+        if options.network not in ("none", "host"):
+            settings["extra_hosts"] = {HOST_NAME: "host-gateway"}
+        host = self._api.create_host_config(**settings)
+        if options.isolation == "namespaces":
+            # what the command's `--security-opt systempaths=unconfined` says: where parts of /proc
+            # are covered, the kernel lets nobody mount a fresh one
+            host["MaskedPaths"], host["ReadonlyPaths"] = [], []
+        try:
+            made = self._api.create_container(
+                image,
+                list(command),
+                entrypoint="",
+                user=options.user,
+                working_dir=directory,
+                environment=dict(environment),
+                labels={LABEL: str(os.getuid()), **{f"{LABEL}.{k}": v for k, v in labels.items()}},
+                host_config=host,
+            )
+        except self._errors.APIError as error:
+            raise ContainerError(
+                f"Docker did not make the container: {_said(error)}. Nothing was started; look at "
+                "the options in the kernelspec's metadata."
+            ) from error
+        return str(made["Id"])
+
+    def start(self, id: str) -> None:
+        """Start a container that was made. Raises ContainerError."""
+        self._start(id, "the kernel's command")
+
+    def _start(self, id: str, what: str) -> None:
+        try:
+            self._api.start(id)
+        except self._errors.APIError as error:
+            raise ContainerError(
+                f"Docker did not start {what}: {_said(error)}. Nothing was left behind; look at "
+                "the options in the kernelspec's metadata."
+            ) from error
+
+    def wait(self, id: str) -> int:
+        """Wait until a container has ended and return its exit status; 137 if it was removed.
+
+        Raises ContainerError if the daemon went away meanwhile.
+        """
+        try:
+            return int(self._api.wait(id, timeout=None)["StatusCode"])
+        except self._errors.NotFound:
+            return 137
+        except Exception as error:
+            raise _unreachable(error, None) from error
+
+    def signal(self, id: str, number: int) -> None:
+        """Send a signal to a container's first process; nothing if it has ended."""
+        with contextlib.suppress(self._errors.APIError):
+            self._api.kill(id, number)
+
+    def remove(self, id: str) -> None:
+        """Remove a container and end what runs in it; nothing if it is gone."""
+        with contextlib.suppress(self._errors.APIError):
+            self._api.remove_container(id, force=True, v=True)
+
+    def last_lines(self, id: str) -> str:
+        """The end of what it has printed."""
+        try:
+            return str(self._api.logs(id, tail=_LINES).decode(errors="replace")).strip()
+        except self._errors.APIError:
+            return ""
+
+    def ours(self) -> Iterator[Found]:
+        """All containers that this user's servers have made, ended ones too."""
+        listed = self._api.containers(all=True, filters={"label": f"{LABEL}={os.getuid()}"})
+        for found in listed:
+            labels = {
+                key.removeprefix(f"{LABEL}."): value
+                for key, value in (found["Labels"] or {}).items()
+                if key.startswith(f"{LABEL}.")
+            }
+            yield Found(found["Id"], found["State"] == "running", found["ImageID"], labels)
+
+
+_versions: dict[tuple[str, str], str] = {}
+"""What images answered: (id of the image, interpreter) to version."""
+
+
+@lru_cache(maxsize=1)
+def _profile() -> str:
+    return PROFILE.read_text("utf-8")
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _said(error: Any) -> str:
+    return str(getattr(error, "explanation", None) or error).strip().rstrip(".")
+
+
+def _unreachable(error: Exception, address: str | None) -> ContainerError:
+    place = address or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    text = str(error)
+    if "PermissionError" in text or "Permission denied" in text:
+        return ContainerError(
+            f"You may not use Docker's socket ({place}). Nothing was started. Members of the group "
+            "docker may (they are root on this machine in effect); or run Docker or Podman as "
+            'yourself (rootless) and name its socket ("docker_host" in the kernelspec).'
+        )
+    return ContainerError(
+        f"There is no Docker daemon at {place} ({text[-200:]}). Nothing was started. Start it, or "
+        'name another one ("docker_host" in the kernelspec, or DOCKER_HOST).'
+    )

@@ -1,0 +1,113 @@
+"""Containers whose Jupyter server is gone: taken up again by their notebook, or removed.
+
+A server that is killed takes its kernels along where they are its children; a container is not. It
+keeps the session until the same notebook is opened again, for a limited time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from jupyter_timetravel.containers.daemon import Daemon, Found
+
+SEEN: Final = "seen"
+"""A file in the runtime directory whose time says when a server last looked after the container."""
+
+
+@lru_cache(maxsize=1)
+def this_server() -> str:
+    """Names this process, also after its pid was given to another: pid, start, boot."""
+    return _identity(os.getpid())
+
+
+def is_alive(server: str) -> bool:
+    """Whether a process so named still runs."""
+    try:
+        return _identity(int(server.split(":")[0])) == server
+    except (OSError, ValueError):
+        return False
+
+
+def look_after(runtime: Path) -> None:
+    """Note that a server is there."""
+    (runtime / SEEN).touch()
+
+
+def find(daemon: Daemon, wanted: Mapping[str, str], image: str) -> Found | None:
+    """A running container without a server that holds the session of this notebook."""
+    if not wanted.get("notebook"):
+        return None
+    for found in daemon.ours():
+        same = all(found.labels.get(key) == value for key, value in wanted.items())
+        if (
+            same
+            and found.running
+            and found.image == image
+            and not is_alive(found.labels.get("server", ""))
+            and Path(found.labels.get("runtime", "/nonexistent"), SEEN).exists()
+        ):
+            return found
+    return None
+
+
+def sweep(daemon: Daemon, runtimes: Path, hours: float) -> list[str]:
+    """Remove what killed servers have left; returns the ids of the containers removed.
+
+    Ended containers go at once, running ones when nobody has looked after them for that long. What
+    they have checkpointed stays in the store.
+    """
+    removed = []
+    kept = set()
+    for found in daemon.ours():
+        runtime = Path(found.labels.get("runtime", "/nonexistent"))
+        if is_alive(found.labels.get("server", "")) or (
+            found.running and _age_hours(runtime) < hours
+        ):
+            kept.add(runtime)
+            continue
+        daemon.remove(found.id)
+        removed.append(found.id)
+    for runtime in runtimes.glob("timetravel-c-*"):
+        if runtime not in kept and not is_alive(_owner(runtime)):
+            shutil.rmtree(runtime, ignore_errors=True)
+    return removed
+
+
+def own(runtime: Path) -> None:
+    """Note in a runtime directory which server made it."""
+    (runtime / "server").write_text(this_server(), "utf-8")
+
+
+def _owner(runtime: Path) -> str:
+    try:
+        return (runtime / "server").read_text("utf-8")
+    except OSError:
+        return ""
+
+
+def _age_hours(runtime: Path) -> float:
+    try:
+        return (time.time() - os.stat(runtime / SEEN).st_mtime) / 3600
+    except OSError:
+        return float("inf")
+
+
+def _identity(pid: int) -> str:
+    """Raises OSError if there is no such process."""
+    # its name may hold anything; what follows the last bracket are numbers (proc(5))
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    return f"{pid}:{fields[19]}:{_boot()}"
+
+
+@lru_cache(maxsize=1)
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+    except OSError:
+        return "unknown"

@@ -1,0 +1,123 @@
+"""Kernels in real containers. TT_CONTAINER_IMAGE names an image made with containers/Dockerfile for
+the user who runs the tests (`.ci/run` makes one); Docker must be reachable."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client import KernelManager
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.provisioning import KernelProvisionerFactory
+
+from jupyter_timetravel.containers.daemon import LABEL, Daemon
+from jupyter_timetravel.install import DOCKER_PROVISIONER, docker_kernelspec
+from tests.conftest import PATIENCE, Notebook, needs, open_up
+
+IMAGE = os.environ.get("TT_CONTAINER_IMAGE", "")
+START = Callable[..., Notebook]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.docker)
+
+
+@pytest.fixture(scope="session")
+def docker() -> Any:
+    """The daemon, spoken to without our own code."""
+    library = pytest.importorskip("docker")
+    try:
+        client = library.from_env()
+        client.ping()
+    except Exception as error:
+        needs(f"a Docker daemon ({error})", False)
+    return client
+
+
+@pytest.fixture(scope="session")
+def image(docker: Any) -> str:
+    """An image with this package."""
+    needs("an image with this package: set TT_CONTAINER_IMAGE", bool(IMAGE))
+    return IMAGE
+
+
+class Manager(KernelManager):
+    """Starts the kernel as a kernelspec of `jupyter timetravel install --docker` does."""
+
+    settings: dict[str, Any] = {}  # noqa: RUF012
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        spec = docker_kernelspec("unused")
+        spec["metadata"]["kernel_provisioner"]["config"] = self.settings
+        return KernelSpec(**spec)
+
+
+def declare() -> None:
+    """Make the provisioner known where this checkout is not installed as it is now."""
+    group = "jupyter_client.kernel_provisioners"
+    if DOCKER_PROVISIONER not in entry_points(group=group).names:
+        KernelProvisionerFactory.instance().provisioners[DOCKER_PROVISIONER] = EntryPoint(
+            DOCKER_PROVISIONER,
+            "jupyter_timetravel.containers.provisioner:DockerProvisioner",
+            group,
+        )
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of our own for everything that Jupyter keeps."""
+    declare()
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "r"))
+    for name in ("JUPYTER_TIMETRAVEL_STORE", "JUPYTER_TIMETRAVEL_KEYS", "JPY_SESSION_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "work").mkdir()
+    yield tmp_path
+    open_up(tmp_path / "data")
+
+
+@pytest.fixture
+def start(place: Path, image: str, docker: Any) -> Iterator[START]:
+    """Start kernels: start(option=…, env=…). At the end no container of theirs may be left."""
+    started: list[Notebook] = []
+
+    def begin(env: dict[str, str] | None = None, **settings: Any) -> Notebook:
+        manager = Manager()
+        manager.settings = {"image": image, **settings}
+        work = place / "work"
+        manager.start_kernel(cwd=str(work), env={**os.environ, **(env or {})})
+        client = manager.blocking_client()
+        client.start_channels()
+        notebook = Notebook(manager, client, work)
+        started.append(notebook)
+        client.wait_for_ready(timeout=PATIENCE)
+        return notebook
+
+    yield begin
+    for notebook in started:
+        notebook.client.stop_channels()
+        with contextlib.suppress(Exception):
+            notebook.manager.shutdown_kernel(now=not notebook.manager.is_alive())
+    assert ours(docker, place) == []
+
+
+def ours(docker: Any, place: Path) -> list[Any]:
+    """The containers whose runtime directory is below a directory."""
+    found = docker.containers.list(all=True, filters={"label": f"{LABEL}={os.getuid()}"})
+    return [c for c in found if c.labels.get(f"{LABEL}.runtime", "").startswith(str(place))]
+
+
+@pytest.fixture
+def daemon(docker: Any) -> Iterator[Daemon]:
+    """The daemon, by our own code."""
+    made = Daemon()
+    yield made
+    made.close()

@@ -1,0 +1,290 @@
+"""Sessions in containers: they go back, outlive their container and their server, leave nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_timetravel.containers import orphans
+from jupyter_timetravel.containers.daemon import LABEL, Daemon
+from tests.conftest import PATIENCE, Notebook
+from tests.containers.conftest import START, ours
+
+PACKAGES = (
+    "import os, sys, json, glob; here = glob.glob(sys.prefix + '/lib/python3*/site-packages')[0]"
+)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def revive(notebook: Notebook) -> None:
+    """Start the kernel again after its container went away, as Jupyter does."""
+    until(lambda: not notebook.manager.is_alive(), "the container's end is noticed")
+    notebook.manager.restart_kernel(now=True)
+    notebook.client.wait_for_ready(timeout=PATIENCE)
+
+
+def container(notebook: Notebook, docker: Any, place: Path) -> Any:
+    [found] = [c for c in ours(docker, place) if c.status == "running"]
+    return found
+
+
+def test_a_session_goes_back(start: START, place: Path, docker: Any) -> None:
+    notebook = start(memory="2g", cpus=1.5)
+    facts = container(notebook, docker, place).attrs["HostConfig"]
+    assert facts["CapDrop"] == ["ALL"]
+    assert (facts["Memory"], facts["NanoCpus"]) == (2 << 30, 1_500_000_000)
+    notebook.run(
+        f"{PACKAGES}\nx = [1]; os.makedirs('dd'); open('dd/s.sh', 'w').write('x')\n"
+        "os.chmod('dd/s.sh', 0o750); open('r.txt', 'w').write('1')"
+    )
+    notebook.run("import itertools; it = itertools.count(); next(it)")
+    # what a cell breaks: a package, the home directory, the workspace
+    broken = notebook.run(
+        "!rm -rf {here}/dill* ~/.cache; touch ~/new; rm dd/s.sh; echo 2 > r.txt\n"
+        "x.append(2); next(it); print(os.path.exists(here + '/dill'), os.path.exists('dd/s.sh'))"
+    )
+    assert broken.out == "False False"
+    assert "restored #2" in notebook.run("%restore 2").out
+    back = notebook.run(
+        "print(x, next(it), os.path.exists(here + '/dill'), open('r.txt').read(),\n"
+        "      os.path.exists(os.path.expanduser('~/new')), os.access(os.path.expanduser('~'), 2))"
+    )
+    assert back.out == "[1] 1 True 1 False True"
+    for name, mode in (("r.txt", None), ("dd", None), ("dd/s.sh", 0o750)):
+        found = (place / "work" / name).stat()
+        assert found.st_uid == os.getuid()
+        assert mode is None or found.st_mode & 0o777 == mode
+    (place / "work" / "dd" / "s.sh").unlink()
+    assert "connection.json" not in notebook.run(f"!ls {place}/r/*").out
+    notebook.manager.shutdown_kernel()
+    assert ours(docker, place) == []
+    assert list((place / "r").glob("timetravel-c-*")) == []
+
+
+def test_the_container_goes_away_again_and_again(start: START, place: Path, docker: Any) -> None:
+    (place / "work" / "a.ipynb").write_text("{}")
+    notebook = start(env={"JPY_SESSION_NAME": str(place / "work" / "a.ipynb")})
+    notebook.run(
+        "log = []; it = iter(range(100)); n = 0\nimport threading, time\n"
+        "def count():\n    global n\n    while True: n += 1; time.sleep(.02)\n"
+        "threading.Thread(target=count, daemon=True).start()"
+    )
+    for round in (1, 2, 3):
+        notebook.run(f"log.append(next(it)); open('only{round}', 'w').write('x'); seen = n")
+        label = f"r{round}"
+        notebook.run(f"%checkpoint --label {label}")
+        until(partial(durable, notebook, label), f"{label} is on the disk")
+        container(notebook, docker, place).remove(force=True)
+        revive(notebook)
+        report = notebook.run("%timetravel resume").out
+        cell = notebook.run(
+            "time.sleep(.3); import glob; print(log, n > seen, sorted(glob.glob('only*')))"
+        )
+        assert cell.out == f"{list(range(round))} True {[f'only{i + 1}' for i in range(round)]}", (
+            report
+        )
+
+
+def durable(notebook: Notebook, label: str) -> bool:
+    captures = notebook.command("get", checkpoint=label)["checkpoint"]["captures"]
+    states = {(c["kind"], c["engine"]): c["state"] for c in captures}
+    wanted = (("namespace", "dill"), ("process", "image"))
+    for key in wanted:
+        assert states.get(key) != "failed", captures
+    return all(states.get(key) == "ready" for key in wanted)
+
+
+SERVER = """
+import os, sys, time
+from tests.containers.conftest import Manager, declare
+declare()
+manager = Manager()
+manager.settings = {"image": sys.argv[1]}
+manager.start_kernel(cwd=sys.argv[2], env={**os.environ, "JPY_SESSION_NAME": sys.argv[3]})
+client = manager.blocking_client()
+client.start_channels()
+client.wait_for_ready(timeout=60)
+client.execute_interactive("x = 41; import os; print(os.getpid(), flush=True)")
+print("ready", flush=True)
+time.sleep(1e6)
+"""
+
+
+def killed_server(image: str, place: Path, notebook: Path) -> None:
+    """A server that starts a kernel for a notebook and is killed."""
+    command = [sys.executable, "-c", SERVER, image, str(place / "work"), str(notebook)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    for line in server.stdout:
+        if line.strip() == "ready":
+            break
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    server.stdout.close()
+
+
+def test_a_killed_server_and_the_next_one(
+    start: START, place: Path, docker: Any, image: str
+) -> None:
+    document = place / "work" / "a.ipynb"
+    killed_server(image, place, document)
+    [left] = ours(docker, place)
+    other = start(env={"JPY_SESSION_NAME": str(place / "work" / "b.ipynb")})
+    assert "NameError" in other.run("x", ok=False).error
+    same = start(env={"JPY_SESSION_NAME": str(document)})
+    assert same.run("x + 1").result == "42"
+    assert left.id in {c.id for c in ours(docker, place)}
+    assert "restored" in same.run("%restore 1").out
+    same.manager.restart_kernel()
+    same.client.wait_for_ready(timeout=PATIENCE)
+    assert "NameError" in same.run("x", ok=False).error
+
+
+def test_what_nobody_comes_back_for(place: Path, docker: Any, image: str, daemon: Daemon) -> None:
+    killed_server(image, place, place / "work" / "a.ipynb")
+    [left] = ours(docker, place)
+    assert left.id not in orphans.sweep(daemon, place / "r", hours=1)
+    seen = Path(left.labels[f"{LABEL}.runtime"], orphans.SEEN)
+    os.utime(seen, (time.time() - 7200,) * 2)
+    assert left.id in orphans.sweep(daemon, place / "r", hours=1)
+    assert ours(docker, place) == []
+    assert list((place / "r").glob("timetravel-c-*")) == []
+
+
+def test_a_plain_container(start: START) -> None:
+    notebook = start(isolation="plain", network="none")
+    notebook.run("x = 1; open('f', 'w').write('1')")
+    notebook.run("x = 2; open('f', 'w').write('2')")
+    notebook.run("%restore 1")
+    assert notebook.run("print(x, open('f').read())").out == "1 1"
+    assert notebook.command("status")["engines"]["sandbox"] == "none"
+
+
+def test_a_connection_to_the_host_is_cut_and_seen(start: START) -> None:
+    server = socket.create_server(("0.0.0.0", 0))
+    port = server.getsockname()[1]
+
+    def echo() -> None:
+        with server:
+            while True:
+                try:
+                    peer, _ = server.accept()
+                except OSError:
+                    return
+                threading.Thread(target=serve, args=(peer,), daemon=True).start()
+
+    def serve(peer: socket.socket) -> None:
+        with peer:
+            while data := peer.recv(100):
+                peer.sendall(data)
+
+    threading.Thread(target=echo, daemon=True).start()
+    notebook = start(network="host")
+    notebook.run(
+        f"import socket; s = socket.create_connection(('127.0.0.1', {port})); s.settimeout(5)\n"
+        "s.sendall(b'one'); print(s.recv(3))"
+    )
+    notebook.run("k = 41")
+    notebook.run("k += 1")
+    report = notebook.run("%restore 2").out
+    assert "restored #2" in report
+    cell = notebook.run(
+        "try:\n    s.sendall(b'two'); print('reply', s.recv(3))\n"
+        "except OSError as e:\n    print('conn', isinstance(e, OSError))\nprint(k)"
+    )
+    assert cell.out in ("conn True\n41", "reply b'two'\n41")
+    server.close()
+
+
+def test_shared_memory_is_as_large_as_the_memory(start: START) -> None:
+    notebook = start(memory="4g")  # of which a quarter may hold checkpoints
+    notebook.run(
+        "from multiprocessing import shared_memory as sm\n"
+        "b = sm.SharedMemory(create=True, size=256 * 2**20, name='tt_case')\n"
+        "b.buf[:] = bytes([7]) * len(b.buf)"
+    )
+    notebook.run("b.buf[:] = bytes([8]) * len(b.buf)")
+    look = "c = sm.SharedMemory(name='tt_case'); print(c.buf[0], b.buf[-1]); c.close()"
+    assert notebook.run(look).out == "8 8"
+    notebook.run("%restore 1")
+    assert notebook.run(look).out == "7 7"
+
+
+def test_a_log_that_grew_and_was_renamed(start: START) -> None:
+    notebook = start()
+    notebook.run(
+        "import os; fh = open('run.log', 'a', buffering=1); fh.write('L1\\n')\n"
+        "rd = open('run.log'); first = rd.readline()"
+    )
+    notebook.run("fh.write('L2\\n')")
+    notebook.run(
+        "fh.write('L3\\n'); os.rename('run.log', 'run.old')\n"
+        "fh2 = open('run.log', 'a', buffering=1); fh2.write('new\\n')"
+    )
+    notebook.run("%restore 2")
+    cell = notebook.run(
+        "fh.write('L2b\\n'); fh.flush()\n"
+        "print(open('run.log').read().split(), rd.readline().strip(), os.path.exists('run.old'))"
+    )
+    assert cell.out == "['L1', 'L2', 'L2b'] L2 False"
+
+
+def test_what_belongs_to_others_keeps_its_owner(
+    start: START, place: Path, docker: Any, image: str
+) -> None:
+    """A file of another user's on the mount, made by root as only a container's can here."""
+    root = {str(place / "work"): {"bind": "/w", "mode": "rw"}}
+    make = "echo theirs > /w/o; chown 2000:2000 /w/o; chmod 644 /w/o; touch -d 2020-01-01 /w/o"
+    docker.containers.run(
+        image, ["sh", "-c", make], entrypoint="", user="0", volumes=root, remove=True
+    )
+    before = (place / "work" / "o").stat()
+    notebook = start()
+    notebook.cells("x = 1", "open('mine', 'w').write('2')", "%restore 1")
+    after = (place / "work" / "o").stat()
+    assert (after.st_uid, after.st_gid, after.st_mode, after.st_mtime_ns) == (
+        before.st_uid,
+        before.st_gid,
+        before.st_mode,
+        before.st_mtime_ns,
+    )
+    assert not (place / "work" / "mine").exists()
+
+
+@pytest.mark.root
+def test_a_server_of_root_runs_containers_as_root(start: START) -> None:
+    """All ids exist in its sandbox: what belongs to others goes back too."""
+    notebook = start()
+    notebook.run(f"{PACKAGES}\nx = 1; print(os.getuid())")
+    notebook.run("!rm -rf {here}/dill; echo x > /var/local/x\nx = 2")
+    assert not notebook.command("status")["environment"]["not_covered"].keys() & {"/opt", "/usr"}
+    notebook.run("%restore 1")
+    look = "print(x, os.path.exists(here + '/dill'), os.path.exists('/var/local/x'))"
+    assert notebook.run(look).out == "1 True False"
+
+
+@pytest.mark.root
+def test_root_starts_it_for_somebody_else(start: START, place: Path) -> None:
+    os.chown(place / "work", 1234, 1234)
+    os.chmod(place, 0o755)
+    notebook = start(user="1234:1234")
+    notebook.cells("open('f', 'w').write('1')", "open('f', 'w').write('2')", "%restore 1")
+    found = (place / "work" / "f").stat()
+    assert (found.st_uid, (place / "work" / "f").read_text()) == (1234, "1")
