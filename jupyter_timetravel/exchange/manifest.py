@@ -74,12 +74,16 @@ def kept(captures: Iterable[Capture]) -> list[Capture]:
 
     Images of processes are bound to their machine, and hold whatever was in memory.
     """
-    return [
-        c
-        if c.kind != "process" and ((c.is_durable and c.ref is not None) or c.engine == "overlay")
-        else replace(c, state="evicted", ref=None, bytes=0, error=_ENDED, details={})
-        for c in captures
-    ]
+    return [_kept(one) for one in captures]
+
+
+def _kept(capture: Capture) -> Capture:
+    if capture.kind != "process":
+        if (capture.is_durable and capture.ref is not None) or capture.engine == "overlay":
+            return capture
+        if capture.state in ("failed", "evicted"):  # with its own reason
+            return replace(capture, ref=None, details={})
+    return replace(capture, state="evicted", ref=None, bytes=0, error=_ENDED, details={})
 
 
 def write(
