@@ -12,6 +12,7 @@ import struct
 import sys
 from ctypes import c_char_p, c_int, c_ulong
 
+CLONE_NEWTIME = 0x00000080
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000

@@ -41,7 +41,8 @@ CONTROL_FD: Final = 3
 
 _LOAD: Final = struct.Struct("=IIiI")
 _LOADED: Final = struct.Struct("=iiII464s")
-_CLOCK: Final = "monotonic_ns"
+CLOCK: Final = "monotonic_ns"
+"""In an image's details: the monotonic clock of its process when it was written."""
 _PATIENCE_S: Final = 60.0
 _CHUNK: Final = 4 << 20
 _LOST: Final = {
@@ -99,7 +100,7 @@ class ImageEngine:
                 ours,
                 files,
                 base=base,
-                details={**(details or {}), _CLOCK: time.monotonic_ns()},
+                details={CLOCK: time.monotonic_ns(), **(details or {})},
             )
         except OSError as error:
             raise CheckpointRefused(
@@ -138,7 +139,7 @@ class ImageEngine:
             except BaseException:
                 os.unlink(address)
                 raise
-        lost = loaded.not_captured + _clock_notes(image.manifest["details"])
+        lost = loaded.not_captured + _clock_notes(image.manifest["details"], sandbox)
         return Frozen(checkpoint, loaded.pid, address, not_captured=lost)
 
     async def _load(self, image: OpenImage, sandbox: Sandbox, listener: socket.socket) -> Loaded:
@@ -282,9 +283,10 @@ class _FilesBelow:
         return self._digests.digest(used, self._root)
 
 
-def _clock_notes(details: dict[str, Any]) -> list[Note]:
-    """After a reboot the monotonic clock is behind: who waits for a point in time waits longer."""
-    behind_s = (details.get(_CLOCK, 0) - time.monotonic_ns()) / 1e9
+def _clock_notes(details: dict[str, Any], sandbox: Sandbox) -> list[Note]:
+    """Where the monotonic clock is behind, who waits for a point in time waits longer."""
+    now_ns = time.monotonic_ns() + sandbox.clock_ahead_ns
+    behind_s = (details.get(CLOCK, 0) - now_ns) / 1e9
     if behind_s <= 0:
         return []
     text = f"is {behind_s:.0f} s behind (a reboot): what sleeps until a point in time wakes later"

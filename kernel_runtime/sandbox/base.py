@@ -25,6 +25,7 @@ class Sandbox(Protocol):
 
     name: str  # shown to the user and written in status: never rename
     ids_kept: bool  # whether a woken process can have its old process and thread ids
+    clock_ahead_ns: int  # by how much the monotonic clock inside is ahead of the machine's
 
     async def start(self) -> None:
         """Set it up. Raises SandboxError; then nothing is left behind."""
@@ -71,6 +72,8 @@ class InitClient:
     ids_kept = False
     capabilities = "limited"
     """What root's programs may do: ``limited`` or ``all`` (init.ROOT_KEEPS)."""
+    clock_ahead_ns = 0
+    """Set before the start to what is wished, afterwards what it is."""
 
     def __init__(self, on_exit: Callable[[int, int], None], on_lost: Callable[[], None]) -> None:
         """on_exit(pid, status) is called for each reaped child of init, also for orphans;
@@ -97,7 +100,10 @@ class InitClient:
         )
         with theirs:
             self._starter = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", code, str(theirs.fileno()), self.mode],
+                [
+                    *(sys.executable, "-I", "-S", "-c", code),
+                    *(str(theirs.fileno()), self.mode, str(self.clock_ahead_ns)),
+                ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -111,6 +117,8 @@ class InitClient:
             if self.mode != "none":
                 # the starter leaves once process 1 exists; init is the supervisor's own child then
                 await asyncio.to_thread(self._starter.wait)
+            if self.clock_ahead_ns:
+                self.clock_ahead_ns = _clock_ahead_ns(self._pid)
         except BaseException:
             await self.close()
             raise
@@ -243,3 +251,14 @@ class InitClient:
             # the supervisor is a subreaper: init became its child when its starter left
             with contextlib.suppress(ChildProcessError):
                 await asyncio.to_thread(os.waitpid, self._pid, 0)
+
+
+def _clock_ahead_ns(pid: int) -> int:
+    """By how much a process's monotonic clock is ahead of this one's (time_namespaces(7))."""
+    offsets = []
+    for who in (pid, "self"):
+        with contextlib.suppress(OSError), open(f"/proc/{who}/timens_offsets") as f:
+            for name, seconds, nanoseconds in map(str.split, f):
+                if name == "monotonic":
+                    offsets.append(int(seconds) * 10**9 + int(nanoseconds))
+    return offsets[0] - offsets[1] if len(offsets) == 2 else 0

@@ -268,7 +268,7 @@ class Executor:
         self.end_expected = move
         try:
             # the clock is the same on both sides: a command that is read too late is not obeyed
-            until = time.monotonic() + _FREEZE_S
+            until = time.clock_gettime(time.CLOCK_BOOTTIME) + _FREEZE_S
             report = await asyncio.wait_for(
                 self._ask(
                     "freeze",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kernel_runtime.engines.base import Frozen
-from kernel_runtime.engines.image import ImageEngine
+from kernel_runtime.engines.image import CLOCK, ImageEngine
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.images import ImageStore
@@ -57,6 +57,13 @@ class Images:
             and not session.executor.hello["freezer"]
         )
 
+    def clock_ahead_ns(self) -> int:
+        """By how much the clock inside must be ahead so that it is behind for no image: the
+        monotonic clock starts anew with the machine."""
+        images = [found for c in self._session.timeline if (found := image_of(c)) is not None]
+        newest = max((int(image.details.get(CLOCK, 0)) for image in images), default=0)
+        return max(0, newest - time.monotonic_ns())
+
     async def write(self, id: str) -> None:
         """Make one capture. What failed is noted on the checkpoint. Never raises."""
         session = self._session
@@ -66,7 +73,10 @@ class Images:
         started = time.perf_counter()
         session.put_capture(id, Capture("process", NAME, "pending"))
         try:
-            written = await self._engine.write(frozen, session.sandbox.root, base=self._base)
+            clock_ns = time.monotonic_ns() + session.sandbox.clock_ahead_ns
+            written = await self._engine.write(
+                frozen, session.sandbox.root, base=self._base, details={CLOCK: clock_ns}
+            )
         except asyncio.CancelledError:
             session.put_capture(id, Capture("process", NAME, "failed", error="the kernel ended"))
             raise
@@ -84,6 +94,7 @@ class Images:
             details={
                 "stored_bytes": written.stored_bytes,
                 "took_ms": (time.perf_counter() - started) * 1e3,
+                CLOCK: clock_ns,
             },
         )
         session.put_capture(id, capture)

@@ -250,9 +250,7 @@ class Session:
 
     async def _start_namespaces(self, name: str) -> None:
         kind = plugins.load(plugins.SANDBOXES, name)
-        self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
-        self.sandbox.capabilities = self.config.root_capabilities
-        await self.sandbox.start()
+        await self._make_sandbox(kind)
         if self.config.environment == "off":
             self.environment.problem = "The environment is not covered: it is switched off."
             return
@@ -277,9 +275,13 @@ class Session:
             self._not_covered(str(error), "memory and the workspace are held all the same")
             # what was mounted half way goes with its namespaces
             await self.sandbox.close()
-            self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
-            self.sandbox.capabilities = self.config.root_capabilities
-            await self.sandbox.start()
+            await self._make_sandbox(kind)
+
+    async def _make_sandbox(self, kind: Callable[..., InitClient]) -> None:
+        self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
+        self.sandbox.capabilities = self.config.root_capabilities
+        self.sandbox.clock_ahead_ns = self.images.clock_ahead_ns()
+        await self.sandbox.start()
 
     @property
     def _must_be_covered(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -101,3 +103,42 @@ def test_a_damaged_image_gives_way_to_the_variables(
     assert "the process itself could not be brought back" in text and "a fresh one" in text
     assert "not brought back: it" in text
     assert notebook.run("y.append(2); x").result == "[1, 2]"
+
+
+LATER = ("unshare", "-U", "-c", "-T", "--monotonic", "100000")
+"""As on a machine that has been up for a day longer (time_namespaces(7))."""
+
+
+WAITERS = """
+import asyncio, threading, time
+async def sleeper():
+    await asyncio.sleep(2); done.append('task')
+def waiter():
+    time.sleep(2); done.append('thread')
+"""
+WAIT = """
+done = []; before = time.monotonic()
+task = asyncio.ensure_future(sleeper())
+thread = threading.Thread(target=waiter); thread.start()
+"""
+
+
+def test_after_a_reboot_sleeps_end_as_they_would_have(
+    start_notebook: Callable[..., Any], document: dict[str, Any], ability: Callable[..., None]
+) -> None:
+    clock = [sys.executable, "-c", "import time; print(time.monotonic())"]
+    later = subprocess.run([*LATER, *clock], capture_output=True, text=True).stdout
+    ability("time namespaces, kept by exec", float(later or 0) > time.monotonic() + 90_000)
+    notebook = start_notebook("--Supervisor.durability=manual", prefix=LATER, **document)
+    notebook.run(WAITERS)
+    for _ in range(2):  # the second image is of a process whose clock was put ahead
+        notebook.run(WAIT)
+        number = int(notebook.run("%checkpoint").out.split("#")[1].split()[0])
+        assert image(notebook, number)["state"] == "ready"
+        kill(notebook)
+        notebook = start_notebook("--Supervisor.durability=manual", **document)
+        report = notebook.run(f"%restore {number}").out
+        assert "behind" not in report and "a fresh one" not in report, report
+        notebook.run("await asyncio.wait_for(task, 50); thread.join(50)")
+        cell = notebook.run("print(sorted(done), time.monotonic() > before)")
+        assert cell.out == "['task', 'thread'] True"
