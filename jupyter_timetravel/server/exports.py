@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,8 @@ from kernel_runtime.timeline.cells import from_fresh
 from kernel_runtime.timeline.names import Spec
 from kernel_runtime.timeline.text import one_line, plural, size_text
 
+_WRITTEN_S: Final = 10.0
+_LOOK_S: Final = 0.1
 SUFFIXES: Final = {"timeline": ".ttl", "notebook": ".ipynb"}
 
 
@@ -65,6 +68,19 @@ def temporary(format: str) -> Iterator[Path]:
     """A place for a file that is sent and then deleted."""
     with tempfile.TemporaryDirectory(prefix="timetravel-") as folder:
         yield Path(folder, f"export{SUFFIXES[format]}")
+
+
+def wait_for(id: str, checkpoints: Iterable[str]) -> None:
+    """Wait until a running kernel has written these checkpoints into the store, but not for ever.
+
+    A checkpoint is made before it is written; what is exported is what is written.
+    """
+    wanted = set(checkpoints)
+    for _ in range(int(_WRITTEN_S / _LOOK_S)):
+        with stores.opened() as store:
+            if wanted <= {one.id for one in store.look_at(stores.find(store, id).id)}:
+                return
+        time.sleep(_LOOK_S)
 
 
 def write(

@@ -303,6 +303,8 @@ class ExportHandler(OfSession):
         id = found.id
         if isinstance(found, LiveSession):
             id = (await found.run("status", {}))["timeline"]
+            made = (await found.run("list", {}))["checkpoints"]
+            await stores.in_thread(exports.wait_for, id, [one["id"] for one in made])
         return await stores.in_thread(exports.write, id, target, **what)
 
     async def _send(self, session: str, format: str, what: Mapping[str, Any]) -> None:
