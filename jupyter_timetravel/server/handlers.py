@@ -387,7 +387,7 @@ _SESSION = r"/sessions/(?P<session>[^/]+)"
 _OPERATIONS = ("resume", "replay", "verify", "reset", "apply")
 
 HANDLERS: Final[list[tuple[Any, ...]]] = [
-    ("", AboutHandler),
+    ("/?", AboutHandler),
     ("/openapi.json", DocumentHandler),
     ("/sessions", SessionsHandler),
     (_SESSION, SessionHandler),

@@ -45,6 +45,30 @@ class Kernel:
         assert reply["content"]["status"] == "ok", reply["content"]
         return "".join(out).rstrip("\n")
 
+    def wait(self) -> None:
+        """Until it answers, and what it publishes is received."""
+        for _ in range(int(PATIENCE / 0.25)):
+            asked = self.client.kernel_info()
+            with contextlib.suppress(queue.Empty):
+                while (
+                    self.client.get_iopub_msg(timeout=0.25)["parent_header"].get("msg_id") != asked
+                ):
+                    pass
+                while self.client.get_shell_msg(timeout=1)["parent_header"].get("msg_id") != asked:
+                    pass
+                return
+        pytest.fail("the kernel does not answer")
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        message = self.client.session.msg("usage_request", {})
+        self.client.control_channel.send(message)
+        while True:
+            reply = self.client.get_control_msg(timeout=PATIENCE)
+            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                return int(reply["content"]["pid"])
+
     def send(self, code: str) -> str:
         """Send a cell; do not wait."""
         return str(self.client.execute(code))
@@ -92,10 +116,17 @@ class Server:
         )
         client.load_connection_file()
         client.start_channels(hb=False)
-        _wait_for(client)
         made = Kernel(id, path, client)
+        made.wait()
         self.kernels.append(made)
         return made
+
+    def restart(self, kernel: Kernel) -> None:
+        """As the button does: another process, at the same address."""
+        with self.as_user() as http:
+            answer = http.post(f"{self.url}api/kernels/{kernel.id}/restart")
+            assert answer.status_code == 200, answer.text
+        kernel.wait()
 
     def end(self, kernel: Kernel) -> None:
         """Shut it down; what it was to write is on the disk then."""
@@ -164,19 +195,6 @@ def _address(process: subprocess.Popen[bytes], folder: Path, log: Path) -> str:
         except subprocess.TimeoutExpired:
             continue
         pytest.fail(log.read_text())
-
-
-def _wait_for(client: BlockingKernelClient) -> None:
-    """Until the kernel answers, and what it publishes is received."""
-    for _ in range(int(PATIENCE / 0.25)):
-        asked = client.kernel_info()
-        with contextlib.suppress(queue.Empty):
-            while client.get_iopub_msg(timeout=0.25)["parent_header"].get("msg_id") != asked:
-                pass
-            while client.get_shell_msg(timeout=PATIENCE)["parent_header"].get("msg_id") != asked:
-                pass
-            return
-    pytest.fail("the kernel does not answer")
 
 
 def messages(answer: httpx.Response) -> Iterator[dict[str, Any]]:

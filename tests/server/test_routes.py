@@ -51,7 +51,7 @@ def test_the_document_has_every_verb_of_every_handler_and_no_other(
     verbs = ("get", "post", "patch", "delete", "put")
     handled = {}
     for path, handler, *_ in HANDLERS[:-1]:  # the last is for whatever else is asked
-        place = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", path) or "/"
+        place = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", path).replace("/?", "/")
         own = {name for name in verbs if name in vars(handler)}
         handled[place] = own
     told = {path: set(item) - {"parameters"} for path, item in document["paths"].items()}
@@ -221,7 +221,8 @@ def test_a_stored_session(server: Server, start: Any, ask: Checked, http: httpx.
     kernel = start("past/a.ipynb")
     assert ask("GET", "")["kernel_id"] == kernel.id
     done = ask("POST", "/resume", json={})
-    assert kernel.run("print(x, open('f').read())") == "3 three"
+    # the kernel has said at its start that it can
+    assert kernel.run("print(x, open('f').read())").splitlines()[-1] == "3 three"
     assert ask("POST", "/restore", json={"checkpoint": 1})["checkpoint"]["number"] == 1
 
 
