@@ -34,6 +34,7 @@ EVENT_TOPIC: Final = b"timetravel_event"
 
 _INTRODUCTION_S: Final = 10.0
 """Seconds for a kernel to say what it is, and to let somebody listen."""
+_FIRST_WAIT_S: Final = 0.01
 _LOOK_S: Final = 3.0
 """Seconds between two looks whether a kernel that is asked something is alive."""
 
@@ -161,20 +162,21 @@ class KernelLink:
 
     async def _join(self, socket: Any) -> None:
         """Wait until a socket is known to get messages: what was sent before is lost."""
+        wait = _FIRST_WAIT_S
         for _ in range(JOIN_ATTEMPTS):
             # whoever asks a kernel what it is makes it publish that it is busy
-            self._connection.session.send(self._control, "kernel_info_request", {})
-            if await socket.poll(JOIN_WAIT_S * 1000):
+            await self._send(self._connection.session.msg("kernel_info_request", {}))
+            if await socket.poll(int(wait * 1000)):
                 return
+            wait = min(2 * wait, JOIN_WAIT_S)
         raise RequestTimeout("events", JOIN_ATTEMPTS * JOIN_WAIT_S)
 
     async def _ask(self, msg_type: str, content: dict[str, Any]) -> Mapping[str, Any]:
-        session = self._connection.session
-        message = session.msg(msg_type, content)
+        message = self._connection.session.msg(msg_type, content)
         future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[message["header"]["msg_id"]] = future
         try:
-            session.send(self._control, message)
+            await self._send(message)
             while not (await asyncio.wait([future], timeout=_LOOK_S))[0]:
                 alive = await self._running.is_alive()
                 if not alive or self._running.process() != self.process:
@@ -182,6 +184,11 @@ class KernelLink:
             return future.result()
         finally:
             del self._waiting[message["header"]["msg_id"]]
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        # Not Session.send: behind the back of the asyncio socket it would take the notice away
+        # that an answer has come, for which the reader waits.
+        await self._control.send_multipart(self._connection.session.serialize(message))
 
     async def _read(self) -> None:
         while True:

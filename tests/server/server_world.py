@@ -66,12 +66,16 @@ class Kernel:
         self.client.control_channel.send(message)
         while True:
             reply = self.client.get_control_msg(timeout=PATIENCE)
-            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+            if _answers(reply, message["header"]["msg_id"]):
                 return int(reply["content"]["pid"])
 
     def send(self, code: str) -> str:
         """Send a cell; do not wait."""
         return str(self.client.execute(code))
+
+
+def _answers(message: dict[str, Any], asked: str) -> bool:
+    return bool(message["parent_header"].get("msg_id") == asked)
 
 
 @dataclass

@@ -124,7 +124,8 @@ def test_a_kernel_that_ends_leaves_nobody_waiting(
     assert (told.status_code, told.json()["error"]) == (502, "KernelGone")
     kernel.wait()
     kernel.run("y = 1")
-    assert http.get(f"/sessions/{kernel.id}/status").json()["head"]["code"] == "y = 1"
+    newest = http.get(f"/sessions/{kernel.id}/checkpoints/-1").json()["checkpoint"]
+    assert newest["code"] == "y = 1"
 
     waiting = begin()
     server.restart(kernel)
@@ -132,7 +133,8 @@ def test_a_kernel_that_ends_leaves_nobody_waiting(
     told = answers.pop()  # its cell ended with its process: perhaps the checkpoint was made
     assert told.status_code == 201 or told.json()["error"] == "KernelGone"
     kernel.run("z = 1")
-    assert http.get(f"/sessions/{kernel.id}/status").json()["head"]["code"] == "z = 1"
+    newest = http.get(f"/sessions/{kernel.id}/checkpoints/-1").json()["checkpoint"]
+    assert newest["code"] == "z = 1"
 
     waiting = begin()
     server.end(kernel)
