@@ -134,11 +134,14 @@ BODIES: Final[Mapping[str, Schema]] = {
 }
 """Bodies by command."""
 
+# shorter than in a body: a server takes 64 KiB of address and headers
+_SHORT_SPEC: Final[Schema] = {**SPEC, "maxLength": LONGEST_LABEL}
+
 QUERIES: Final[Mapping[str, Mapping[str, Schema]]] = {
-    "sessions": {"notebook": _WORDS, "live": FLAG},
-    "list": {"include_auto": _with_default(FLAG, True), "history": SPEC},
-    "cells": {"since": SPEC, "until": SPEC},
-    "diff": {"a": SPEC, "b": SPEC},
+    "sessions": {"notebook": {"type": "string", "maxLength": 2000}, "live": FLAG},
+    "list": {"include_auto": _with_default(FLAG, True), "history": _SHORT_SPEC},
+    "cells": {"since": _SHORT_SPEC, "until": _SHORT_SPEC},
+    "diff": {"a": _SHORT_SPEC, "b": _SHORT_SPEC},
     "outside": {"each": _NO},
 }
 """Query parameters by command."""
