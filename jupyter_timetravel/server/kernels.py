@@ -33,7 +33,9 @@ EVENT_TOPIC: Final = b"timetravel_event"
 """The kernel's socket sends what begins like that, and nothing else, to who asks for it only."""
 
 _INTRODUCTION_S: Final = 10.0
-"""Seconds for a kernel to say what it is, and to let somebody listen."""
+"""Seconds for a kernel to answer what it is."""
+_START_S: Final = 120.0
+"""Seconds for its first process to start: before, it does not know what it is."""
 _FIRST_WAIT_S: Final = 0.01
 _LOOK_S: Final = 3.0
 """Seconds between two looks whether a kernel that is asked something is alive."""
@@ -131,16 +133,23 @@ class KernelLink:
         """
         async with self._introduced:
             if not self._is_known:
-                try:
-                    told = await asyncio.wait_for(
-                        self._ask("kernel_info_request", {}), _INTRODUCTION_S
-                    )
-                except asyncio.TimeoutError:
-                    raise RequestTimeout("kernel_info", _INTRODUCTION_S) from None
-                check_kernel_info(told)
+                check_kernel_info(await self._introduction())
                 self._is_known = True
         content = {"version": VERSION, "command": command, "args": dict(args)}
         return read_reply(await self._ask("timetravel_request", content))
+
+    async def _introduction(self) -> Mapping[str, Any]:
+        """What the kernel says of itself, once it knows: one that starts does not at first."""
+        for _ in range(int(_START_S / JOIN_WAIT_S)):
+            asked = self._ask("kernel_info_request", {})
+            try:
+                told = await asyncio.wait_for(asked, _INTRODUCTION_S)
+            except asyncio.TimeoutError:
+                raise RequestTimeout("kernel_info", _INTRODUCTION_S) from None
+            if "implementation" in told:
+                return told
+            await asyncio.sleep(JOIN_WAIT_S)
+        raise RequestTimeout("kernel_info", _START_S)
 
     @asynccontextmanager
     async def messages(self, topic: bytes = b"") -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
