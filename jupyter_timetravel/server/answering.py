@@ -20,7 +20,12 @@ from tornado.iostream import StreamClosedError
 
 from jupyter_timetravel.offline.stored import NoSuchSession, SessionInUse
 from jupyter_timetravel.server import schemas
-from jupyter_timetravel.server.errors import KernelGone, NeedsKernel, NotAllowed
+from jupyter_timetravel.server.errors import (
+    BehindGateway,
+    KernelGone,
+    NeedsKernel,
+    NotAllowed,
+)
 from jupyter_timetravel.server.live import Tell
 from jupyter_timetravel.server.routes import EVENT_STREAM, spec_of
 from jupyter_timetravel.wire import NoTimeTravel, RequestTimeout
@@ -64,6 +69,7 @@ _STATUS: Final[Mapping[str, int]] = {
     "ExportRefused": 409,
     "CleanExportRefused": 409,
     NoTimeTravel.__name__: 501,
+    BehindGateway.__name__: 501,
     KernelGone.__name__: 502,
     RequestTimeout.__name__: 504,
 }
@@ -78,6 +84,7 @@ _HINT: Final[Mapping[str, str]] = {
     NeedsKernel.__name__: "Start a kernel for the notebook: POST /api/sessions.",
     SessionInUse.__name__: "Shut its kernel down, or ask for the kernel's session.",
     NoTimeTravel.__name__: "Use the kernel Python 3 (time travel).",
+    BehindGateway.__name__: "Ask the server that runs the kernel.",
     KernelGone.__name__: "GET …/checkpoints, and ask again.",
     RequestTimeout.__name__: "GET …/status, and ask again.",
     "DeleteRefused": "PATCH it with pinned false, or restore another one first.",
@@ -139,6 +146,12 @@ class TimeTravelHandler(APIHandler):
             self.set_status(status_code)
         else:
             body = self._http_error(status_code, error)
+        if status_code == 405:
+            verbs = ("get", "post", "patch", "delete")
+            have = [
+                v.upper() for v in verbs if getattr(type(self), v) is not getattr(APIHandler, v)
+            ]
+            self.set_header("Allow", ", ".join([*have, "OPTIONS"]))
         if status_code >= 500:
             self.log.error("time travel: %s %s", self.request.uri, body["message"])
         self.finish(json.dumps(body))

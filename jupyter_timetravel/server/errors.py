@@ -13,6 +13,10 @@ class NeedsKernel(TimeTravelError):
     """A session without a running kernel cannot do that: nothing was done."""
 
 
+class BehindGateway(TimeTravelError):
+    """The kernel runs on another server, behind a gateway: that one has to be asked."""
+
+
 class KernelGone(TimeTravelError):
     """The kernel ended or was restarted before it answered. What was asked may have been done."""
 

@@ -20,9 +20,8 @@ from jupyter_timetravel.commands import VERSION
 from jupyter_timetravel.offline.stored import NoSuchSession
 from jupyter_timetravel.over_kernel import JOIN_ATTEMPTS, JOIN_WAIT_S
 from jupyter_timetravel.records import Result
-from jupyter_timetravel.server.errors import KernelGone
+from jupyter_timetravel.server.errors import BehindGateway, KernelGone
 from jupyter_timetravel.wire import (
-    NoTimeTravel,
     RequestTimeout,
     check_kernel_info,
     read_message,
@@ -56,7 +55,7 @@ class Kernels:
         return list(self._manager.list_kernel_ids())
 
     def link(self, kernel_id: str) -> KernelLink:
-        """Raises NoSuchSession, NoTimeTravel for a kernel behind a gateway."""
+        """Raises NoSuchSession, BehindGateway."""
         if kernel_id not in self:
             raise NoSuchSession(
                 f"The server has no kernel {kernel_id}. Nothing was done; "
@@ -69,7 +68,11 @@ class Kernels:
             return link
         self.drop(kernel_id)  # a new process knows nothing of what the old one was told
         if not manager.get_connection_info().get("control_port"):
-            raise NoTimeTravel("behind a gateway, which only its own server speaks to directly")
+            raise BehindGateway(
+                f"The kernel {kernel_id} runs behind a gateway, and this server has no connection "
+                "of its own to it. Nothing was done. Ask the server that runs it, if it has "
+                "jupyter_timetravel too; the magics and the sidebar work from here."
+            )
         self._links[kernel_id] = link = KernelLink(manager.get_connection_info(), running)
         return link
 
