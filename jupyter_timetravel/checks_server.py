@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from jupyter_timetravel.findings import FINE, LIMITED, SKIPPED, Check, Finding
 
@@ -16,7 +16,7 @@ def check_server_extension() -> Finding:
         from jupyter_server.extension.config import ExtensionConfigManager
     except ImportError:
         return Finding(SKIPPED, "no Jupyter Server in this environment")
-    manager = ExtensionConfigManager(read_config_path=jupyter_config_path())
+    manager: Any = ExtensionConfigManager(read_config_path=jupyter_config_path())
     state = manager.get_jpserver_extensions().get(NAME)
     if state:
         return Finding(FINE, "enabled")

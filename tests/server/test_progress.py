@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -50,34 +51,41 @@ def test_it_goes_on_when_its_client_goes_away(
     kernel.run("time.sleep(1); n += 1; pathlib.Path('first').touch()")
     kernel.run("time.sleep(1); n += 1; pathlib.Path('second').touch()")
     place = f"/sessions/{kernel.id}/replay"
-    for headers in (STREAM, {}):
+    for runs, headers in ((2, STREAM), (3, {})):
         with server.as_user() as leaving, httpx.Client(timeout=0.7) as impatient:
-            url = f"{leaving.base_url}{place.lstrip('/')}"
+            url = f"{str(leaving.base_url).rstrip('/')}{place}"
             options: dict[str, Any] = {"json": {"checkpoint": 2}}
             options["headers"] = {**leaving.headers, **headers}
-            try:
-                with impatient.stream("POST", url, **options) as answer:
-                    next(messages(answer))  # and no more: the connection is closed
-            except httpx.ReadTimeout:
-                assert not headers
-        # it waits for its turn behind the replay, which runs to its end
+            with (
+                contextlib.suppress(httpx.ReadTimeout),
+                impatient.stream("POST", url, **options) as answer,
+            ):
+                next(messages(answer))  # and no more: the connection is closed
+        while True:  # until the last of its cells has left its checkpoint once more
+            told = http.get(f"/sessions/{kernel.id}/checkpoints").json()["checkpoints"]
+            if sum("'second'" in one["code"] for one in told) == runs:
+                break
         assert kernel.run("print(n)") == "2"
-    files = {path.name for path in (server.notebooks / kernel.path).parent.iterdir()}
-    assert {"first", "second"} <= files
+        files = {path.name for path in (server.notebooks / kernel.path).parent.iterdir()}
+        assert {"first", "second"} <= files
 
 
-def test_others_are_answered_while_a_long_one_runs(http: httpx.Client, start: Any) -> None:
+def test_others_are_answered_while_a_long_one_runs(
+    server: Server, http: httpx.Client, start: Any
+) -> None:
     busy, other = start(), start()
-    busy.run("import time")
-    busy.run("time.sleep(3)")
+    go = (server.notebooks / busy.path).parent / "go"
+    busy.run("import pathlib, time")
+    newest = http.get(f"/sessions/{busy.id}/checkpoints/-1").json()["checkpoint"]
+    assert newest["number"] == 1  # it is made, without the file
+    go.touch()
+    busy.run("while not pathlib.Path('go').exists(): time.sleep(0.05)")
     other.run("y = 1")
-    ended = threading.Event()
     results: list[Any] = []
 
     def replay() -> None:
         answer = http.post(f"/sessions/{busy.id}/replay", json={"checkpoint": 1})
         results.append(answer.json())
-        ended.set()
 
     thread = threading.Thread(target=replay)
     with http.stream("GET", f"/sessions/{busy.id}/events", headers=STREAM) as answer:
@@ -86,7 +94,8 @@ def test_others_are_answered_while_a_long_one_runs(http: httpx.Client, start: An
         thread.start()
         names = (event["content"]["event"] for event in events)
         assert any(name == "replay_progress" for name in names)
-    # the cell of three seconds runs now; the same kernel and others answer
+    # the cell runs now, and waits: going back has taken the file away
+    assert not go.exists()
     for place in (f"/sessions/{busy.id}/checkpoints", f"/sessions/{busy.id}/status",
                   f"/sessions/{other.id}/checkpoints/-1", "/sessions"):  # fmt: skip
         assert http.get(place).status_code == 200
@@ -94,7 +103,8 @@ def test_others_are_answered_while_a_long_one_runs(http: httpx.Client, start: An
     assert told.status_code == 409 and told.json()["error"] == "RestoreRefused"
     made = http.post(f"/sessions/{other.id}/restore", json={"checkpoint": 1})
     assert made.status_code == 200
-    assert not ended.is_set(), "nothing was asked during the replay"
+    assert not results
+    go.touch()
     thread.join()
     assert [one["outcome"] for one in results[0]["cells"]] == ["ok"]
 
