@@ -53,6 +53,10 @@ def compensate(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         timetravel.compensations.add(fn, args, kwargs)
 
 
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    return [{"module": "jupyter_timetravel.server"}]
+
+
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Give a shell the magics: all of them in a time-travel kernel, those for files elsewhere."""
     link = getattr(getattr(shell, "kernel", None), "timetravel", None)

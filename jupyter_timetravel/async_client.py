@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.connect import ConnectionFileMixin
 
 from jupyter_timetravel import commands
-from jupyter_timetravel.client import DEFAULT_TIMEOUT_S, JOIN_ATTEMPTS, JOIN_WAIT_S
+from jupyter_timetravel.client import DEFAULT_TIMEOUT_S
 from jupyter_timetravel.commands import Command, Only
+from jupyter_timetravel.over_kernel import AsyncKernelCarrier
 from jupyter_timetravel.records import (
     Applied,
     Brought,
@@ -25,21 +24,34 @@ from jupyter_timetravel.records import (
     ReplayResult,
     ResetResult,
     RestoreResult,
+    Result,
     Status,
     Verified,
 )
-from jupyter_timetravel.wire import (
-    EventReader,
-    RequestTimeout,
-    check_kernel_info,
-    is_answer_to,
-    no_history,
-    read_message,
-    read_reply,
-)
+from jupyter_timetravel.wire import EventReader, no_history
 from kernel_runtime.timeline.names import Spec
 
 T = TypeVar("T")
+
+
+class AsyncEventStream(Protocol):
+    """What a carrier's ``listen`` returns; ``client.EventStream`` says the same in blocking."""
+
+    async def next(self, timeout: float | None) -> Result | None: ...
+
+    async def close(self) -> None: ...
+
+
+class AsyncCarrier(Protocol):
+    """How commands get to a session; ``client.Carrier`` says what each does and raises."""
+
+    async def ask(self, command: Command[Any], timeout: float) -> Result: ...
+
+    async def listen(self, timeout: float) -> AsyncEventStream: ...
+
+    async def aclose(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class AsyncClient:
@@ -51,12 +63,11 @@ class AsyncClient:
     def __init__(
         self, kernel_client: ConnectionFileMixin, *, timeout: float = DEFAULT_TIMEOUT_S
     ) -> None:
+        self._begin(AsyncKernelCarrier(kernel_client), timeout)
+
+    def _begin(self, carrier: AsyncCarrier, timeout: float) -> None:
         self.timeout = timeout
-        self._connection = AsyncKernelClient()
-        self._connection.load_connection_info(kernel_client.get_connection_info())
-        self._control: Any = self._connection.connect_control()
-        self._turn = asyncio.Lock()
-        self._knows_kernel = False
+        self._carrier = carrier
 
     @classmethod
     def from_connection_file(
@@ -67,15 +78,43 @@ class AsyncClient:
         kernel_client.load_connection_file()
         return cls(kernel_client, timeout=timeout)
 
+    @classmethod
+    async def at(
+        cls,
+        url: str,
+        *,
+        token: str | None = None,
+        kernel: str | None = None,
+        notebook: str | None = None,
+        session: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> AsyncClient:
+        """See ``Client.at``."""
+        from jupyter_timetravel.over_http import AsyncHttpCarrier
+
+        carrier = AsyncHttpCarrier(url, token)
+        try:
+            await carrier.choose(kernel=kernel, notebook=notebook, session=session, timeout=timeout)
+        except BaseException:
+            await carrier.aclose()
+            raise
+        client = cls.__new__(cls)
+        client._begin(carrier, timeout)
+        return client
+
     async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self.close()
+        await self.aclose()
 
     def close(self) -> None:
         """Close the connection; the kernel runs on. The second call does nothing."""
-        self._connection.context.destroy(linger=0)
+        self._carrier.close()
+
+    async def aclose(self) -> None:
+        """The same, and wait until it is closed."""
+        await self._carrier.aclose()
 
     async def status(self) -> Status:
         """See ``Client.status``."""
@@ -150,6 +189,10 @@ class AsyncClient:
         """See ``Client.label``."""
         return await self._call(commands.label(checkpoint, label))
 
+    async def comment(self, checkpoint: Spec, comment: str) -> Record:
+        """See ``Client.comment``."""
+        return await self._call(commands.comment(checkpoint, comment))
+
     async def pin(self, checkpoint: Spec, pinned: bool = True) -> Record:
         """See ``Client.pin``."""
         return await self._call(commands.pin(checkpoint, pinned))
@@ -182,63 +225,21 @@ class AsyncClient:
         Listening begins before this returns: ``async for event in await client.events(): …``.
         The records of events carry no history; ``get`` has it.
         """
-        session = self._connection.session.clone()
-        socket: Any = self._connection.connect_iopub()
-        reader = EventReader(no_history)
-        try:
-            early = await self._join(socket, session, reader)
-            await self._call(commands.subscribe())
-        except BaseException:
-            socket.close(linger=0)
-            raise
-        return self._listen(socket, session, reader, early, timeout)
-
-    async def _join(self, socket: Any, session: Any, reader: EventReader) -> Sequence[Event]:
-        early = []
-        for _ in range(JOIN_ATTEMPTS):
-            request = self._connection.session.send(self._control, "kernel_info_request", {})
-            deadline = time.monotonic() + JOIN_WAIT_S
-            while await socket.poll(max(0, (deadline - time.monotonic()) * 1000)):
-                message = read_message(session, await socket.recv_multipart())
-                if event := reader.read(message):
-                    early.append(event)
-                if is_answer_to(message, request):
-                    return early
-        raise RequestTimeout("events", JOIN_ATTEMPTS * JOIN_WAIT_S)
+        stream = await self._carrier.listen(self.timeout)
+        return self._iterate(stream, timeout)
 
     @staticmethod
-    async def _listen(
-        socket: Any,
-        session: Any,
-        reader: EventReader,
-        early: Sequence[Event],
-        timeout: float | None,
-    ) -> AsyncIterator[Event]:
+    async def _iterate(stream: AsyncEventStream, timeout: float | None) -> AsyncIterator[Event]:
+        reader = EventReader(no_history)
         try:
-            for event in early:
-                yield event
-            while await socket.poll(None if timeout is None else timeout * 1000):
-                found = reader.read(read_message(session, await socket.recv_multipart()))
-                if found is not None:
-                    yield found
+            while (content := await stream.next(timeout)) is not None:
+                yield reader.read_content(content)
         finally:
-            socket.close(linger=0)
+            await stream.close()
+
+    async def ask(self, command: Command[Any]) -> Result:
+        """See ``Client.ask``."""
+        return await self._carrier.ask(command, self.timeout)
 
     async def _call(self, command: Command[T]) -> T:
-        async with self._turn:
-            if not self._knows_kernel:
-                info = await self._ask("kernel_info_request", {}, "kernel_info")
-                check_kernel_info(info["content"])
-                self._knows_kernel = True
-            reply = await self._ask("timetravel_request", command.content, command.name)
-        return command.read(read_reply(reply["content"]))
-
-    async def _ask(self, msg_type: str, content: dict[str, Any], name: str) -> Mapping[str, Any]:
-        session = self._connection.session
-        request = session.send(self._control, msg_type, content)
-        deadline = time.monotonic() + self.timeout
-        while await self._control.poll(max(0, (deadline - time.monotonic()) * 1000)):
-            reply = read_message(session, await self._control.recv_multipart())
-            if is_answer_to(reply, request):
-                return reply
-        raise RequestTimeout(name, self.timeout)
+        return command.read(await self.ask(command))

@@ -29,7 +29,7 @@ from pathlib import Path
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
-from jupyter_timetravel import checks_environment, probes
+from jupyter_timetravel import checks_environment, checks_server, probes
 from jupyter_timetravel.checks_environment import mended
 from jupyter_timetravel.findings import (
     FINE,
@@ -397,4 +397,5 @@ CHECKS: tuple[Check, ...] = (
     *checks_environment.CHECKS,
     Check("kernelspec", "the kernel in the picker", check_kernelspec),
     Check("provisioner", "time travel for any kernelspec", check_provisioner),
+    *checks_server.CHECKS,
 )

@@ -7,21 +7,22 @@
 
 It has its own connection to the kernel's control channel (and to IOPub for events), so the
 messages of the kernel client that it is made from stay where they are, for whoever waits for them.
+``Client.at`` speaks to a kernel through a Jupyter server instead, by URL and token.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import ConnectionFileMixin
 
 from jupyter_timetravel import commands
 from jupyter_timetravel.commands import Command, Only
+from jupyter_timetravel.over_kernel import KernelCarrier
 from jupyter_timetravel.records import (
     Applied,
     Brought,
@@ -33,24 +34,39 @@ from jupyter_timetravel.records import (
     ReplayResult,
     ResetResult,
     RestoreResult,
+    Result,
     Status,
     Verified,
 )
-from jupyter_timetravel.wire import (
-    EventReader,
-    RequestTimeout,
-    check_kernel_info,
-    is_answer_to,
-    read_message,
-    read_reply,
-)
+from jupyter_timetravel.wire import EventReader
 from kernel_runtime.timeline.names import Spec
 
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S: Final = 30.0
-JOIN_ATTEMPTS: Final = 40
-JOIN_WAIT_S: Final = 0.25
+
+
+class EventStream(Protocol):
+    """What a carrier's ``listen`` returns."""
+
+    def next(self, timeout: float | None) -> Result | None:
+        """The content of the next event, or None if none comes within so many seconds."""
+
+    def close(self) -> None:
+        """Stop listening; the second call does nothing."""
+
+
+class Carrier(Protocol):
+    """How commands get to a session: ``KernelCarrier``, ``HttpCarrier``."""
+
+    def ask(self, command: Command[Any], timeout: float) -> Result:
+        """The result of a command. Raises TimeTravelError; RequestTimeout after so many seconds."""
+
+    def listen(self, timeout: float) -> EventStream:
+        """The events from now on."""
+
+    def close(self) -> None:
+        """Close the connection; the session stays. The second call does nothing."""
 
 
 class Client:
@@ -64,11 +80,11 @@ class Client:
         self, kernel_client: ConnectionFileMixin, *, timeout: float = DEFAULT_TIMEOUT_S
     ) -> None:
         """``kernel_client``: of any kind, or a kernel manager, with its connection loaded."""
+        self._begin(KernelCarrier(kernel_client), timeout)
+
+    def _begin(self, carrier: Carrier, timeout: float) -> None:
         self.timeout = timeout
-        self._connection = BlockingKernelClient()
-        self._connection.load_connection_info(kernel_client.get_connection_info())
-        self._control = self._connection.connect_control()
-        self._knows_kernel = False
+        self._carrier = carrier
 
     @classmethod
     def from_connection_file(
@@ -78,6 +94,36 @@ class Client:
         kernel_client = BlockingKernelClient(connection_file=str(path))
         kernel_client.load_connection_file()
         return cls(kernel_client, timeout=timeout)
+
+    @classmethod
+    def at(
+        cls,
+        url: str,
+        *,
+        token: str | None = None,
+        kernel: str | None = None,
+        notebook: str | None = None,
+        session: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> Client:
+        """A client of a session through the Jupyter server at ``url`` (with its base URL).
+
+        token: of the server (default: ``$JUPYTER_TOKEN``). One of: kernel, the id of a running
+        kernel; notebook, a path as the server names it (its running kernel, else what is stored);
+        session, an id as the server lists it. Needs httpx. Raises ServerUnreachable, NotAllowed,
+        NoSuchSession.
+        """
+        from jupyter_timetravel.over_http import HttpCarrier
+
+        carrier = HttpCarrier(url, token)
+        try:
+            carrier.choose(kernel=kernel, notebook=notebook, session=session, timeout=timeout)
+        except BaseException:
+            carrier.close()
+            raise
+        client = cls.__new__(cls)
+        client._begin(carrier, timeout)
+        return client
 
     def __enter__(self) -> Client:
         return self
@@ -92,8 +138,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; the kernel runs on. The second call does nothing."""
-        # Sockets of event streams go with it.
-        self._connection.context.destroy(linger=0)
+        self._carrier.close()
 
     # -- commands ---------------------------------------------------------------------------
 
@@ -169,6 +214,10 @@ class Client:
         """Set a label, by which the checkpoint can be named; None takes it away."""
         return self._call(commands.label(checkpoint, label))
 
+    def comment(self, checkpoint: Spec, comment: str) -> Record:
+        """Say something else of a checkpoint; "" takes the comment away."""
+        return self._call(commands.comment(checkpoint, comment))
+
     def pin(self, checkpoint: Spec, pinned: bool = True) -> Record:
         """Keep a checkpoint from being evicted or deleted, or no longer."""
         return self._call(commands.pin(checkpoint, pinned))
@@ -209,23 +258,12 @@ class Client:
 
     # -- carrying them ----------------------------------------------------------------------
 
-    def _call(self, command: Command[T]) -> T:
-        if not self._knows_kernel:
-            check_kernel_info(self._ask("kernel_info_request", {}, "kernel_info")["content"])
-            self._knows_kernel = True
-        reply = self._ask("timetravel_request", command.content, command.name)
-        return command.read(read_reply(reply["content"]))
+    def ask(self, command: Command[Any]) -> Result:
+        """The result of a command as docs/protocol.md has it. Raises as the others do."""
+        return self._carrier.ask(command, self.timeout)
 
-    def _ask(self, msg_type: str, content: dict[str, Any], name: str) -> Mapping[str, Any]:
-        session = self._connection.session
-        request = session.send(self._control, msg_type, content)
-        deadline = time.monotonic() + self.timeout
-        while self._control.poll(_milliseconds(deadline)):
-            reply = read_message(session, self._control.recv_multipart())
-            # An answer that came after its request had been given up is for nobody.
-            if is_answer_to(reply, request):
-                return reply
-        raise RequestTimeout(name, self.timeout)
+    def _call(self, command: Command[T]) -> T:
+        return command.read(self.ask(command))
 
 
 class Events:
@@ -236,45 +274,17 @@ class Events:
 
     def __init__(self, client: Client, timeout: float | None) -> None:
         self.timeout = timeout
-        self._client = client
         self._reader = EventReader(lambda id: client.get(id).history)
-        # Each stream sees every message: with one memory of signatures they would be duplicates.
-        self._session = client._connection.session.clone()
-        self._socket = client._connection.connect_iopub()
-        self._early: list[Event] = []
-        try:
-            self._join()
-            client._call(commands.subscribe())
-        except BaseException:
-            self.close()
-            raise
-
-    def _join(self) -> None:
-        """Wait until this socket is known to get messages: what was sent before is lost."""
-        session = self._client._connection.session
-        for _ in range(JOIN_ATTEMPTS):
-            request = session.send(self._client._control, "kernel_info_request", {})
-            deadline = time.monotonic() + JOIN_WAIT_S
-            while self._socket.poll(_milliseconds(deadline)):
-                message = read_message(self._session, self._socket.recv_multipart())
-                if event := self._reader.read(message):
-                    self._early.append(event)
-                if is_answer_to(message, request):
-                    return
-        raise RequestTimeout("events", JOIN_ATTEMPTS * JOIN_WAIT_S)
+        self._stream = client._carrier.listen(client.timeout)
 
     def __iter__(self) -> Iterator[Event]:
         return self
 
     def __next__(self) -> Event:
-        if self._early:
-            return self._early.pop(0)
-        deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        while self._socket.poll(None if deadline is None else _milliseconds(deadline)):
-            message = read_message(self._session, self._socket.recv_multipart())
-            if event := self._reader.read(message):
-                return event
-        raise StopIteration
+        content = self._stream.next(self.timeout)
+        if content is None:
+            raise StopIteration
+        return self._reader.read_content(content)
 
     def __enter__(self) -> Events:
         return self
@@ -284,8 +294,4 @@ class Events:
 
     def close(self) -> None:
         """Stop listening; the second call does nothing."""
-        self._socket.close(linger=0)
-
-
-def _milliseconds(deadline: float) -> int:
-    return max(0, int((deadline - time.monotonic()) * 1000))
+        self._stream.close()

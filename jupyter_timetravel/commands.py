@@ -1,7 +1,7 @@
 """The commands of docs/protocol.md, each written once for every transport.
 
-A ``Command`` is what to ask and how to read the answer; ``Client``, ``AsyncClient`` and the
-magics carry it over.
+A ``Command`` is what to ask and how to read the answer; ``Client``, ``AsyncClient`` (over a
+kernel's connection, or through a Jupyter server) and the magics carry it over.
 """
 
 from __future__ import annotations
@@ -139,6 +139,12 @@ def diff(a: Spec, b: Spec | None = None) -> Command[Differences]:
 def label(checkpoint: Spec, label: str | None) -> Command[Record]:
     """Set or take away a label."""
     return Command("label", {"checkpoint": checkpoint, "label": label}, records.read_checkpoint)
+
+
+def comment(checkpoint: Spec, comment: str) -> Command[Record]:
+    """Say something else of a checkpoint; "" takes the comment away."""
+    args = {"checkpoint": checkpoint, "comment": comment}
+    return Command("comment", args, records.read_checkpoint)
 
 
 def pin(checkpoint: Spec, pinned: bool = True) -> Command[Record]:

@@ -79,6 +79,14 @@ def no_history(id: str) -> tuple[str, ...]:
     )
 
 
+def event_of(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The content of an event's message, or None if it is something else."""
+    if message["header"]["msg_type"] != "timetravel_event":
+        return None
+    content: Mapping[str, Any] = message["content"]
+    return content
+
+
 class EventReader:
     """Tells events from other messages on IOPub, and counts those that were missed."""
 
@@ -88,9 +96,11 @@ class EventReader:
 
     def read(self, message: Mapping[str, Any]) -> Event | None:
         """The event in a message, or None if it is something else."""
-        if message["header"]["msg_type"] != "timetravel_event":
-            return None
-        content = message["content"]
+        content = event_of(message)
+        return None if content is None else self.read_content(content)
+
+    def read_content(self, content: Mapping[str, Any]) -> Event:
+        """The event that a ``timetravel_event`` brings."""
         sequence = int(content["sequence"])
         missed = 0 if self._last is None else max(0, sequence - self._last - 1)
         self._last = sequence

@@ -81,6 +81,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def delete_one(session: Session, checkpoint: Checkpoint) -> None:
+    """Delete a checkpoint of a session that was taken, and what only it needs."""
+    report, name = Report(False), session.notebook
+    environment = None
+    if session.environment.is_dir():
+        environment = StoredEnvironment(session.environment)
+    _delete(session, [checkpoint], environment, name, report)
+    released = {c.ref for c in checkpoint.captures if _names_snapshot(c) and c.ref}
+    _files(session.store, released, report)
+    _namespaces(session.store, report)
+
+
 def _weigh(store: Store, infos: list[TimelineInfo], wanted: Wanted) -> list[TimelineInfo]:
     """Find out what each checkpoint takes; returns the sessions, the least used first."""
     stores, known = usage.Stores(store), usage.Needs()

@@ -8,7 +8,10 @@ at any moment, what was there before is held, and the same command again finishe
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -40,12 +43,17 @@ def run(args: argparse.Namespace) -> int:
     with stored.opened(args) as store:
         info = stored.find(store, args)
         session = stored.look(store, info) if args.dry_run else stored.take(store, info)
-        print(restored(session, session.checkpoint(args.checkpoint), dry_run=args.dry_run))
+        result = restored(session, session.checkpoint(args.checkpoint), dry_run=args.dry_run)
+    print(result["text"])
     return 0
 
 
-def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> str:
-    """Carry it out; return what to tell. Raises RestoreRefused or RestoreFailed."""
+def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> dict[str, Any]:
+    """Carry it out; what docs/protocol.md has as a restore's result, of files only.
+
+    Raises RestoreRefused or RestoreFailed.
+    """
+    started = time.monotonic()
     with ExitStack() as stack:
         overlay, environment = overlay_of(target), None
         if overlay is not None:
@@ -67,13 +75,55 @@ def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> str:
         nothing = is_nothing(result) and (
             environment is None or overlay is None or environment.is_now(overlay)
         )
+        done = _Done()
         if dry_run:
             lines = difference_lines(result) or ["  nothing"]
-            return "\n".join([f"restoring the files of {name} would change:", *lines])
-        if nothing:
+            done.text = "\n".join([f"restoring the files of {name} would change:", *lines])
+        elif nothing:
             _move_head(session, target)
-            return f"the files are those of {name} already; the next kernel starts there"
-        return _carry_out(session, target, name, environment, overlay, engine, plan, result)
+            done.text = f"the files are those of {name} already; the next kernel starts there"
+        else:
+            done = _carry_out(session, target, name, environment, overlay, engine, plan, result)
+        return _as_result(session, target, dry_run, result, done, started)
+
+
+@dataclass
+class _Done:
+    """What was done, and what to tell of it."""
+
+    text: str = ""
+    safety: Checkpoint | None = None
+    kept_aside: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def _as_result(
+    session: Session,
+    target: Checkpoint,
+    dry_run: bool,
+    differences: Mapping[str, Any],
+    done: _Done,
+    started: float,
+) -> dict[str, Any]:
+    timeline = session.timeline
+    return {
+        "checkpoint": timeline.record(timeline[target.id]),
+        "safety": None if done.safety is None else timeline.record(timeline[done.safety.id]),
+        "dry_run": dry_run,
+        "variables": {"added": [], "removed": [], "changed": []},
+        "files": differences["files"],
+        "kept_aside": done.kept_aside,
+        "threads": {"brought_back": 0, "ids_kept": True},
+        "packages": differences["packages"],
+        "environment": differences["environment"],
+        "environment_complete": differences.get("environment_complete", True),
+        "environ": [],
+        "effects": [],
+        "compensations": [],
+        "warnings": done.warnings,
+        "took_ms": (time.monotonic() - started) * 1e3,
+        "text": done.text,
+    }
 
 
 def _planned(engine: WorkspaceEngine, ref: str, target: Checkpoint) -> RestorePlan:
@@ -128,7 +178,7 @@ def _carry_out(
     engine: WorkspaceEngine | None,
     plan: RestorePlan | None,
     result: dict[str, Any],
-) -> str:
+) -> _Done:
     told = environment.settle() if environment is not None else {}
     snapshot = engine.capture(rules_of=plan.snapshot_id) if engine and plan else None
     safety = _safety(session, target, environment, engine, snapshot)
@@ -145,10 +195,16 @@ def _carry_out(
         _keep_aside(session, safety, done)
     _move_head(session, target)
     lines = [f"restored the files of {name}:", *difference_lines(result)]
-    lines += [f"warning: {path}: {why}" for path, why in sorted(told.items())]
-    lines += [f"warning: {printable(path)}: {why}" for path, why in (done.warnings if done else ())]
+    warnings = [f"{path}: {why}" for path, why in sorted(told.items())]
+    warnings += [f"{printable(path)}: {why}" for path, why in (done.warnings if done else ())]
+    lines += [f"warning: {text}" for text in warnings]
     lines.append(f"The next kernel starts there; #{safety.number} holds what was there before.")
-    return "\n".join(lines)
+    kept = [] if done is None else list(done.kept_aside)
+    aside = [
+        {"path": printable(k.path), "saved_as": printable(k.saved_as), "reason": k.reason}
+        for k in kept
+    ]
+    return _Done("\n".join(lines), safety, aside, warnings)
 
 
 def _safety(
@@ -195,3 +251,5 @@ def _move_head(session: Session, target: Checkpoint) -> None:
     session.store.save(session.timeline.state)
     if target.has_durable_session:
         resume.note(session.store.directory, session.info.id, target.id)
+    else:  # what an earlier restore has said is not meant any more
+        resume.take(session.store.directory, session.info.id)

@@ -10,15 +10,19 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_client.manager import KernelManager
 
+from jupyter_timetravel import commands
 from jupyter_timetravel.client import Client
+from jupyter_timetravel.commands import Command
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.stored import NoSuchSession, SessionInUse
+from jupyter_timetravel.records import Result
 from kernel_runtime.store import encryption
+from kernel_runtime.store.database import Store, TimelineInfo
 from kernel_runtime.store.encryption import EncryptionLocked
 from kernel_runtime.store.paths import STORE_VARIABLE
 from kernel_runtime.timeline.report import title
@@ -41,29 +45,46 @@ def run(args: argparse.Namespace) -> int:
     """Verify; 1 if something did not hold. Raises SessionInUse, UnknownCheckpoint."""
     with stored.opened(args) as store:
         info = stored.find(store, args)
-        stored.refuse_untrusted(info)
-        if info.in_use:
-            raise SessionInUse(
-                f"A kernel runs on {info.path}. Nothing was done; `%timetravel verify` there does "
-                "the same."
-            )
-        if info.path is None or not os.path.exists(info.path):
-            raise NoSuchSession(
-                f"The notebook of session {info.id[:12]} is gone, so no kernel can be started for "
-                "it. Nothing was done."
-            )
-        if encryption.is_encrypted(store.directory) and not encryption.key_file(store.directory):
-            raise EncryptionLocked(
-                store.directory / encryption.FILE_NAME, "the kernel that verifies asks for nothing"
-            )
+        check(store, info)
         target = None
         if args.checkpoint is not None:
             target = stored.look(store, info).checkpoint(args.checkpoint).number
-    env = {
-        **os.environ,
-        "JPY_SESSION_NAME": info.path,
-        STORE_VARIABLE: str(stored.directory_of(args)),
-    }
+    command = commands.verify(target)
+    verified = command.read(asked(info, stored.directory_of(args), command))
+    for one in verified:
+        held = "; ".join(one.problems) or "held"
+        print(f"{title({'number': one.checkpoint.number, 'label': one.checkpoint.label})}: {held}")
+    if not verified:
+        print("no checkpoint has its variables on the disk")
+    return int(any(one.problems for one in verified))
+
+
+def check(store: Store, info: TimelineInfo) -> None:
+    """Raise SessionInUse, NoSuchSession, NotTrusted or EncryptionLocked if it cannot be done."""
+    stored.refuse_untrusted(info)
+    if info.in_use:
+        raise SessionInUse(
+            f"A kernel runs on {info.path}. Nothing was done; `%timetravel verify` there does the "
+            "same."
+        )
+    if info.path is None or not os.path.exists(info.path):
+        raise NoSuchSession(
+            f"The notebook of session {info.id[:12]} is gone, so no kernel can be started for it. "
+            "Nothing was done."
+        )
+    if encryption.is_encrypted(store.directory) and not encryption.key_file(store.directory):
+        raise EncryptionLocked(
+            store.directory / encryption.FILE_NAME, "the kernel that verifies asks for nothing"
+        )
+
+
+def asked(info: TimelineInfo, store: Path, command: Command[Any]) -> Result:
+    """The answer of a kernel that is started to look at a session, and ends then.
+
+    Raises NoSuchSession if it cannot be started, and what it answers.
+    """
+    assert info.path is not None
+    env = {**os.environ, "JPY_SESSION_NAME": info.path, STORE_VARIABLE: str(store)}
     manager = KernelManager(kernel_name=info.kernel_name)
     try:
         manager.start_kernel(
@@ -79,15 +100,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         _wait_for(manager)
         with Client(manager, timeout=_TIMEOUT_S) as client:
-            verified = client.verify(target)
+            return client.ask(command)
     finally:
         manager.shutdown_kernel()
-    for one in verified:
-        held = "; ".join(one.problems) or "held"
-        print(f"{title({'number': one.checkpoint.number, 'label': one.checkpoint.label})}: {held}")
-    if not verified:
-        print("no checkpoint has its variables on the disk")
-    return int(any(one.problems for one in verified))
 
 
 def _wait_for(manager: KernelManager) -> None:

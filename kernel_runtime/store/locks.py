@@ -4,7 +4,9 @@ The system gives the lock up when its holder ends, however it ends, so a dead ho
 mistaken for a live one and age plays no part. A child made by fork does not have the lock.
 
 POSIX drops a process' lock on a file when it closes *any* descriptor of it (fcntl(2)), so each
-lock file is opened here only, and never for one that this process has.
+lock file is opened here only, and never for one that this process has. A program with several
+threads (a Jupyter server) takes turns here: else one thread would look at a file, another lock it,
+and the first, closing what it looked at, drop that lock.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import socket
 import struct
 import sys
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
@@ -26,6 +29,7 @@ if sys.platform != "win32":
 _FLOCK: Final = "hhqqi4x"
 _held: Final[dict[Path, int]] = {}
 """Lock files of this process and their descriptors."""
+_turn: Final = threading.RLock()
 
 
 def acquire(path: Path) -> bool:
@@ -38,8 +42,11 @@ def acquire(path: Path) -> bool:
             f"The timeline {path.stem} cannot be kept: this system has no POSIX locks. The session "
             "runs on without a stored timeline; run the kernel on Linux to have one."
         )
-    if path in _held:
-        return False
+    with _turn:
+        return path not in _held and _acquire(path)
+
+
+def _acquire(path: Path) -> bool:
     try:
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -66,20 +73,23 @@ def acquire(path: Path) -> bool:
 
 def release(path: Path, *, remove: bool = False) -> None:
     """Give a lock back that ``acquire`` gave; the second call does nothing."""
-    descriptor = _held.pop(path, None)
-    if descriptor is None:
-        return
-    if remove:
-        path.unlink(missing_ok=True)
-    os.close(descriptor)
+    with _turn:
+        descriptor = _held.pop(path, None)
+        if descriptor is None:
+            return
+        if remove:
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def is_held(path: Path) -> bool:
     """Whether a live process has the lock, told without taking it (Linux; elsewhere: no)."""
-    if path in _held:
-        return True
-    if sys.platform != "linux":
-        return False
+    with _turn:
+        return path in _held or (sys.platform == "linux" and _is_locked(path))
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether another process has it."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

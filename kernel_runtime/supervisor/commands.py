@@ -503,6 +503,11 @@ class Commands:
         found = self._session.timeline.resolve(checkpoint)
         return self._changed(self._session.timeline.replace(found.id, label=label).id)
 
+    async def do_comment(self, checkpoint: Spec, comment: str) -> dict[str, Any]:
+        found = self._session.timeline.resolve(checkpoint)
+        comment = comment if comment.strip() else ""
+        return self._changed(self._session.timeline.replace(found.id, comment=comment).id)
+
     async def do_pin(self, checkpoint: Spec, pinned: bool = True) -> dict[str, Any]:
         found = self._session.timeline.resolve(checkpoint)
         return self._changed(self._session.timeline.replace(found.id, pinned=pinned).id)

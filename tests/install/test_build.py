@@ -75,6 +75,11 @@ def test_wheel_brings_the_library_the_kernelspec_and_no_sources(tree: Path, tmp_
         headers = Parser().parsestr(wheel.read(about).decode())
         assert headers["Root-Is-Purelib"] == "false"
         assert headers["Tag"].startswith("py3-none-linux_")
+        place = ".data/data/etc/jupyter/jupyter_server_config.d/jupyter_timetravel.json"
+        [enabled] = [name for name in names if name.endswith(place)]
+        config = json.loads(wheel.read(enabled))
+        assert config == {"ServerApp": {"jpserver_extensions": {"jupyter_timetravel": True}}}
+        assert "jupyter_timetravel/server/timeline_v1.yaml" in names
         library = wheel.extract(LIBRARY, tmp_path)
     assert ctypes.CDLL(library).tt_freeze
 

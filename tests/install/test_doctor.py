@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from jupyter_timetravel import checks, doctor, probes
 from jupyter_timetravel.checks import FINE, LIMITED, MISSING, SKIPPED, Check, Finding
+from jupyter_timetravel.checks_server import check_server_extension
 
 linux_only = pytest.mark.skipif(not checks.is_linux(), reason="needs Linux")
 
@@ -79,7 +81,7 @@ def test_linux_version(release: str, expected: tuple[int, int]) -> None:
 def test_platform_names_what_is_missing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.sys, "platform", "darwin")
     for check in checks.CHECKS:
-        if check.name in ("kernelspec", "provisioner"):
+        if check.name in ("kernelspec", "provisioner", "server extension"):
             continue
         finding = check.run()
         assert finding.state in (MISSING, SKIPPED) or not finding.mend, check.name
@@ -140,3 +142,17 @@ def test_probe_names_the_step_that_is_refused(
     outcome = probes.Outcome(**json.loads(done.stdout))
     assert outcome.step == "unshare(CLONE_NEWUSER)", done
     assert os.strerror(outcome.error) == outcome.text
+
+
+def test_the_server_extension_is_found_as_it_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    folder = tmp_path / "jupyter_server_config.d"
+    folder.mkdir()
+    for state, wanted in ((True, "fine"), (False, "limited")):
+        config = {"ServerApp": {"jpserver_extensions": {"jupyter_timetravel": state}}}
+        (folder / "jupyter_timetravel.json").write_text(json.dumps(config))
+        found = check_server_extension()
+        assert found.state == wanted
+        assert bool(found.mend) == (not state)
