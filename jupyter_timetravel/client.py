@@ -209,6 +209,10 @@ class Client:
 
     # -- carrying them ----------------------------------------------------------------------
 
+    def ask(self, command: Command[T]) -> T:
+        """Carry out a command of ``jupyter_timetravel.commands``, as the methods above do."""
+        return self._call(command)
+
     def _call(self, command: Command[T]) -> T:
         if not self._knows_kernel:
             check_kernel_info(self._ask("kernel_info_request", {}, "kernel_info")["content"])

@@ -47,6 +47,11 @@ class Command(Generic[T]):
         """Of the ``timetravel_request``."""
         return {"version": VERSION, "command": self.name, "args": self.args}
 
+    @property
+    def plain(self) -> Command[dict[str, Any]]:
+        """The same, whose answer is the result as docs/protocol.md has it."""
+        return Command(self.name, self.args, dict)
+
 
 def status() -> Command[Status]:
     """Where the session stands."""

@@ -1,4 +1,4 @@
-"""``jupyter timetravel restore``: put a session's files to a checkpoint while no kernel runs.
+"""Putting a session's files to a checkpoint while no kernel runs.
 
 Order: the safety checkpoint is in the store before anything changes; then the environment, which is
 one file that is replaced; then the workspace, whose restore is journaled; then the head. Cut short
@@ -7,8 +7,9 @@ at any moment, what was there before is held, and the same command again finishe
 
 from __future__ import annotations
 
-import argparse
+import time
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,29 +24,27 @@ from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.errors import RestoreFailed, RestoreRefused
 from kernel_runtime.store import resume
 from kernel_runtime.timeline import Capture, Checkpoint, Coordinate, Note, new_id
+from kernel_runtime.timeline.cells import Placed, effect_record, left_behind
+from kernel_runtime.timeline.cells_report import effect_lines
 from kernel_runtime.timeline.report import difference_lines, is_nothing, title
 
-SUMMARY = "bring a checkpoint back while no kernel runs; the next one starts there"
+
+@dataclass
+class _Done:
+    """What was carried out."""
+
+    text: str
+    safety: Checkpoint | None = None
+    warnings: list[str] = field(default_factory=list)
+    kept_aside: list[dict[str, Any]] = field(default_factory=list)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    stored.add_notebook(parser)
-    parser.add_argument("checkpoint", metavar="N", help="number, label, comment, or -1")
-    stored.add_store(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what it would change")
+def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> dict[str, Any]:
+    """Carry it out, or tell what that would do; the restore result of docs/protocol.md.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Restore. Raises SessionInUse, UnknownCheckpoint, RestoreRefused: nothing was changed."""
-    with stored.opened(args) as store:
-        info = stored.find(store, args)
-        session = stored.look(store, info) if args.dry_run else stored.take(store, info)
-        print(restored(session, session.checkpoint(args.checkpoint), dry_run=args.dry_run))
-    return 0
-
-
-def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> str:
-    """Carry it out; return what to tell. Raises RestoreRefused or RestoreFailed."""
+    Raises RestoreRefused or RestoreFailed.
+    """
+    started = time.monotonic()
     with ExitStack() as stack:
         overlay, environment = overlay_of(target), None
         if overlay is not None:
@@ -63,17 +62,21 @@ def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> str:
                 "Nothing was changed."
             )
         result = _differences(environment, overlay, engine, plan)
+        head = session.timeline.head
+        left = left_behind(session.timeline, head.id if head is not None else None, target.id)
         name = title(session.timeline.record(target))
         nothing = is_nothing(result) and (
             environment is None or overlay is None or environment.is_now(overlay)
         )
         if dry_run:
             lines = difference_lines(result) or ["  nothing"]
-            return "\n".join([f"restoring the files of {name} would change:", *lines])
-        if nothing:
+            done = _Done("\n".join([f"restoring the files of {name} would change:", *lines]))
+        elif nothing:
             _move_head(session, target)
-            return f"the files are those of {name} already; the next kernel starts there"
-        return _carry_out(session, target, name, environment, overlay, engine, plan, result)
+            done = _Done(f"the files are those of {name} already; the next kernel starts there")
+        else:
+            done = _carry_out(session, target, name, environment, overlay, engine, plan, result)
+        return _result(session, target, result, left, done, dry_run, started)
 
 
 def _planned(engine: WorkspaceEngine, ref: str, target: Checkpoint) -> RestorePlan:
@@ -128,7 +131,7 @@ def _carry_out(
     engine: WorkspaceEngine | None,
     plan: RestorePlan | None,
     result: dict[str, Any],
-) -> str:
+) -> _Done:
     told = environment.settle() if environment is not None else {}
     snapshot = engine.capture(rules_of=plan.snapshot_id) if engine and plan else None
     safety = _safety(session, target, environment, engine, snapshot)
@@ -144,11 +147,46 @@ def _carry_out(
     if done is not None and done.kept_aside_id is not None:
         _keep_aside(session, safety, done)
     _move_head(session, target)
+    warnings = [f"{path}: {why}" for path, why in sorted(told.items())]
+    warnings += [f"{printable(path)}: {why}" for path, why in (done.warnings if done else ())]
     lines = [f"restored the files of {name}:", *difference_lines(result)]
-    lines += [f"warning: {path}: {why}" for path, why in sorted(told.items())]
-    lines += [f"warning: {printable(path)}: {why}" for path, why in (done.warnings if done else ())]
+    lines += [f"warning: {text}" for text in warnings]
     lines.append(f"The next kernel starts there; #{safety.number} holds what was there before.")
-    return "\n".join(lines)
+    aside = [
+        {"path": printable(one.path), "saved_as": done.kept_aside_id, "reason": one.reason}
+        for one in (done.kept_aside if done else ())
+        if done is not None
+    ]
+    return _Done("\n".join(lines), safety, warnings, aside)
+
+
+def _result(
+    session: Session,
+    target: Checkpoint,
+    differences: dict[str, Any],
+    left: list[Placed],
+    done: _Done,
+    dry_run: bool,
+    started: float,
+) -> dict[str, Any]:
+    timeline = session.timeline
+    effects = [effect_record(effect, placed) for placed in left for effect in placed.cell.effects]
+    return {
+        "checkpoint": timeline.record(timeline[target.id]),
+        "safety": None if done.safety is None else timeline.record(timeline[done.safety.id]),
+        "dry_run": dry_run,
+        "variables": {"added": [], "removed": [], "changed": []},
+        "environ": [],
+        "environment_complete": True,
+        **differences,
+        "kept_aside": done.kept_aside,
+        "threads": {},
+        "effects": effects,
+        "compensations": [],
+        "warnings": done.warnings,
+        "took_ms": (time.monotonic() - started) * 1e3,
+        "text": "\n".join([done.text, *effect_lines(effects)]),
+    }
 
 
 def _safety(

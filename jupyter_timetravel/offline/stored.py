@@ -211,7 +211,8 @@ def take(store: Store, info: TimelineInfo) -> Session:
             return Session(store, info, timeline)
     raise SessionInUse(
         f"A kernel runs on {info.path or info.id[:12]}. Nothing was done; shut it down first "
-        "(in JupyterLab: Kernel, Shut Down Kernel), or use %restore and %checkpoint --delete in it."
+        "(in JupyterLab: Kernel, Shut Down Kernel), name its connection file instead of the "
+        "notebook, or use %restore and %checkpoint --delete in it."
     )
 
 

@@ -1,4 +1,4 @@
-"""``jupyter timetravel verify``: load what is on the disk for real, and compare.
+"""Loading what is on the disk for real, and comparing, where no kernel runs.
 
 A pickle is code, so it is loaded where the notebook's own code runs: a kernel of its own is
 started, which loads each capture in a scratch process of its sandbox, and ends. Nothing of the
@@ -7,62 +7,45 @@ session changes but the date on each capture that held.
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_client.manager import KernelManager
 
+from jupyter_timetravel import commands
 from jupyter_timetravel.client import Client
-from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.stored import NoSuchSession, SessionInUse
 from kernel_runtime.store import encryption
+from kernel_runtime.store.database import TimelineInfo
 from kernel_runtime.store.encryption import EncryptionLocked
 from kernel_runtime.store.paths import STORE_VARIABLE
-from kernel_runtime.timeline.report import title
-
-SUMMARY = "load the variables that are on the disk for real, in a scratch process, and compare"
 
 _TIMEOUT_S: Final = 3600.0
 _START_S: Final = 120.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    stored.add_notebook(parser)
-    parser.add_argument(
-        "checkpoint", metavar="N", nargs="?", help="number, label, comment, or -1 (default: all)"
-    )
-    stored.add_store(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Verify; 1 if something did not hold. Raises SessionInUse, UnknownCheckpoint."""
-    with stored.opened(args) as store:
-        info = stored.find(store, args)
-        stored.refuse_untrusted(info)
-        if info.in_use:
-            raise SessionInUse(
-                f"A kernel runs on {info.path}. Nothing was done; `%timetravel verify` there does "
-                "the same."
-            )
-        if info.path is None or not os.path.exists(info.path):
-            raise NoSuchSession(
-                f"The notebook of session {info.id[:12]} is gone, so no kernel can be started for "
-                "it. Nothing was done."
-            )
-        if encryption.is_encrypted(store.directory) and not encryption.key_file(store.directory):
-            raise EncryptionLocked(
-                store.directory / encryption.FILE_NAME, "the kernel that verifies asks for nothing"
-            )
-        target = None
-        if args.checkpoint is not None:
-            target = stored.look(store, info).checkpoint(args.checkpoint).number
+def verified(info: TimelineInfo, number: int | None, store: Path) -> dict[str, Any]:
+    """The answer of ``verify``: of one checkpoint, or of all. Raises SessionInUse and more."""
+    if info.in_use:
+        raise SessionInUse(
+            f"A kernel runs on {info.path}. Nothing was done; `%timetravel verify` there does "
+            "the same."
+        )
+    if info.path is None or not os.path.exists(info.path):
+        raise NoSuchSession(
+            f"The notebook of session {info.id[:12]} is gone, so no kernel can be started for "
+            "it. Nothing was done."
+        )
+    if encryption.is_encrypted(store) and not encryption.key_file(store):
+        raise EncryptionLocked(
+            store / encryption.FILE_NAME, "the kernel that verifies asks for nothing"
+        )
     env = {
         **os.environ,
         "JPY_SESSION_NAME": info.path,
-        STORE_VARIABLE: str(stored.directory_of(args)),
+        STORE_VARIABLE: str(store),
     }
     manager = KernelManager(kernel_name=info.kernel_name)
     try:
@@ -79,15 +62,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         _wait_for(manager)
         with Client(manager, timeout=_TIMEOUT_S) as client:
-            verified = client.verify(target)
+            return client.ask(commands.verify(number).plain)
     finally:
         manager.shutdown_kernel()
-    for one in verified:
-        held = "; ".join(one.problems) or "held"
-        print(f"{title({'number': one.checkpoint.number, 'label': one.checkpoint.label})}: {held}")
-    if not verified:
-        print("no checkpoint has its variables on the disk")
-    return int(any(one.problems for one in verified))
 
 
 def _wait_for(manager: KernelManager) -> None:
