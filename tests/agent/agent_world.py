@@ -3,10 +3,60 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from mcp import Client, StdioServerParameters
+
+MAIN = "import sys; from jupyter_timetravel.cli import main; sys.exit(main())"
+
+
+class Agent:
+    """What an agent sees: tools by name."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def __call__(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Call a tool that must do it; its structured result."""
+        done = await self.client.call_tool(tool, arguments)
+        assert not done.is_error, done.content
+        assert done.structured_content["status"] == "ok"
+        assert done.structured_content["command"] == tool
+        return dict(done.structured_content)
+
+    async def said(self, tool: str, **arguments: Any) -> str:
+        """What a model reads."""
+        done = await self.client.call_tool(tool, arguments)
+        assert not done.is_error, done.content
+        return str(done.content[0].text)
+
+    async def refused(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Call a tool that must refuse; the error."""
+        done = await self.client.call_tool(tool, arguments)
+        assert done.is_error, done.structured_content
+        return dict(done.structured_content)
+
+    async def run(self, notebook: Path, code: str, **more: Any) -> dict[str, Any]:
+        """A cell that must succeed."""
+        told = await self("run_cell", notebook=str(notebook), code=code, **more)
+        assert told["outcome"] == "ok", told
+        return told
+
+
+@asynccontextmanager
+async def agent(*arguments: str) -> AsyncIterator[Agent]:
+    """An MCP server of its own, as a client of the SDK starts it, in the present environment."""
+    server = StdioServerParameters(
+        command=sys.executable, args=["-c", MAIN, "mcp", *arguments], env=dict(os.environ)
+    )
+    async with Client(server) as client:
+        yield Agent(client)
 
 
 def make_book(path: Path) -> Path:
@@ -33,3 +83,10 @@ def on_disk(show: Callable[[], dict[str, Any]]) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(captures)
+
+
+def without(found: Any, *names: str) -> Any:
+    """A result without some of its keys, such as what the kernel goes on writing."""
+    if isinstance(found, dict):
+        return {key: without(value, *names) for key, value in found.items() if key not in names}
+    return [without(one, *names) for one in found] if isinstance(found, list) else found
