@@ -200,8 +200,8 @@ def complete(tt: Start, book: Path, label: str) -> None:
     """No half checkpoint of that label: each is there whole, and can be gone back to."""
     for one in tt("list", book, "--json")["checkpoints"]:
         if one["label"] == label:
-            states = {capture["kind"]: capture["state"] for capture in one["captures"]}
-            assert states["process"] == states["filesystem"] == "ready", one
+            ready = {capture["kind"] for capture in one["captures"] if capture["state"] == "ready"}
+            assert {"process", "filesystem"} <= ready, one
             tt("restore", book, one["number"], "--dry-run")
 
 
@@ -275,8 +275,9 @@ async def kill_while_checkpointing(ask: Agent, book: Path, delay: float) -> None
 
 
 def size_of(top: Path) -> int:
-    """Bytes on the disk, as `du` counts them."""
-    done = subprocess.run(["du", "-s", "-B1", str(top)], capture_output=True, text=True, check=True)
+    """Bytes on the disk, as `du` counts them; what a kernel deletes meanwhile does not count."""
+    words = ["du", "-s", "-B1", str(top)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     return int(done.stdout.split()[0])
 
 
