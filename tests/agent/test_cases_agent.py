@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 import psutil
 import pytest
-from agent_world import MAIN, Agent, agent, end, make_book
+from agent_world import MAIN, Agent, agent, end, make_book, on_disk
 
 Start = Callable[..., Any]
 WAYS = ("magic", "command line", "mcp")
@@ -299,6 +299,7 @@ def test_08_many_checkpoints_of_what_does_not_change(
         kernel.run(f"i = {number}; open('small.txt','w').write(str(i))")
     last = tt("checkpoint", book, "--json")["checkpoint"]["number"]
     assert last - first >= cells
+    on_disk(lambda: tt("show", book, last, "--json"))
     end(kernel)
     sizes.append(size_of(store))
     assert sizes[1] < 5 * 1.5 * megabytes * 1_000_000, sizes
@@ -425,3 +426,45 @@ async def test_11_the_head_is_the_same_for_all(book: Path, on: Start, tt: Start)
     after = tt("list", book, "--json")["checkpoints"]
     assert {one["id"]: one["parent"] for one in after if one["id"] in before} == before
     assert all(one["reason"] == "safety" for one in after if one["id"] not in before)
+
+
+@pytest.fixture
+def little(tmp_path: Path, ability: Callable[[str, bool], None]) -> Iterator[Path]:
+    """A disk for the store, which is soon full."""
+    where = tmp_path / "store"
+    where.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=80m,mode=700", "tmpfs", str(where)]
+    ability("mount tmpfs", subprocess.run(command, check=False).returncode == 0)
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+@pytest.mark.root
+def test_08_the_store_is_full(little: Path, book: Path, on: Start, tt: Start) -> None:
+    kernel = on(book)
+    kernel.run("import os; open('big.bin','wb').write(os.urandom(30_000_000)); i = 0")
+    tt("checkpoint", book, "--label", "fits")
+    notices = 0
+    for number in range(1, 7):
+        cell = kernel.run(
+            f"i = {number}; open('more.bin','wb').write(os.urandom(60_000_000)); print('ran', i)"
+        )
+        assert cell.out.startswith(f"ran {number}")
+        kernel.head()
+        said = cell.text() + cell.text("stderr")
+        said += "".join(
+            one["content"].get("text", "") for one in kernel.settle() if one["msg_type"] == "stream"
+        )
+        assert said.count("No room") <= 1, said
+        notices += said.count("No room")
+    assert notices >= 1
+    held = little / "tmp"
+    assert not held.exists() or not any(held.iterdir()), "a partial file was left"
+    # what the store has no room for is not taken away from the user either
+    assert "No room" in tt("restore", book, "fits", status=1)
+    kernel.run("os.remove('more.bin')")
+    tt("restore", book, "fits")
+    assert kernel.run("print(i, os.path.exists('more.bin'))").out == "0 False"
+    end(kernel)
+    tt("delete", book, "--timeline", "--yes")
+    assert size_of(little) < 20_000_000
