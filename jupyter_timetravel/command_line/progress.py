@@ -50,7 +50,7 @@ class Progress:
         while not self._ended.wait(_LOOK_S):
             waited = time.monotonic() - started
             if waited >= _FIRST_S:
-                line = one_line(f"{waited:.0f} s  {self._step or 'at work'}", _WIDTH)
+                line = one_line(f"{waited:.0f} s: {self._step or 'at work'}", _WIDTH)
                 print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
                 drawn = True
         if drawn:

@@ -375,6 +375,7 @@ def test_10_values_come_from_the_disk_and_not_from_cells(
     add = f"n = int(urllib.request.urlopen('http://127.0.0.1:{counter[0]}/add').read())"
     kernel.cells("import urllib.request", add)
     tt("checkpoint", book, "--label", "one")
+    on_disk(lambda: tt("show", book, "one", "--json"))
     kernel.run(add)
     end(kernel)
     told = tt("restore", book, "one", "--json")

@@ -153,6 +153,7 @@ def test_deleting(book: Path, on: Start, tt: Start, tmp_path: Path) -> None:
     assert tt("delete", book, 1, "--json", status=4)["ename"] == "NotConfirmed"
     assert [one["number"] for one in tt("delete", book, 1, "--yes", "--json")["deleted"]] == [1]
     assert "pinned" in tt("delete", book, "kept", "--yes", status=1)
+    on_disk(lambda: tt("show", book, "kept", "--json"))
     assert "A kernel runs" in tt("delete", book, "--timeline", "--yes", status=1)
     end(kernel)
     assert "next kernel starts there" in tt("delete", book, -1, "--yes", status=1)
