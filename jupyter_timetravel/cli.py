@@ -10,37 +10,12 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import version
-from typing import Protocol
+from typing import Final, Protocol, cast
 
-from jupyter_timetravel import doctor, install, mcp_command
-from jupyter_timetravel.command_line import (
-    checkpointing,
-    completion,
-    deleting,
-    differing,
-    kernels,
-    listing,
-    output,
-    replaying,
-    restoring,
-    showing,
-    status,
-    verifying,
-)
-from jupyter_timetravel.offline import (
-    adopting,
-    checking,
-    encrypting,
-    exporting,
-    importing,
-    pruning,
-    sending,
-    sessions,
-    trusting,
-    usage,
-)
+from jupyter_timetravel.command_line import completion, output
 from kernel_runtime.errors import TimeTravelError
 
 
@@ -56,45 +31,65 @@ class Command(Protocol):
         """Do it and return the exit status. TimeTravelError is shown without a traceback."""
 
 
-COMMANDS: Mapping[str, Command] = {
-    "install": install,
-    "doctor": doctor,
-    "sessions": sessions,
-    "du": usage,
-    "check": checking,
-    "kernels": kernels,
-    "status": status,
-    "list": listing,
-    "show": showing,
-    "diff": differing,
-    "checkpoint": checkpointing,
-    "restore": restoring,
-    "replay": replaying,
-    "verify": verifying,
-    "delete": deleting,
-    "prune": pruning,
-    "adopt": adopting,
-    "encrypt": encrypting,
-    "export": sending,
-    "import": importing,
-    "trust": trusting,
-    "export-notebook": exporting,
-    "mcp": mcp_command,
-    "completion": completion,
-}
+class Commands(Mapping[str, Command]):
+    """By name, each imported when it is wanted: a shell's prompt does not wait for all of them."""
 
-PLAIN: frozenset[str] = frozenset({"mcp", "completion"})
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = modules
+
+    def __getitem__(self, name: str) -> Command:
+        return cast(Command, import_module(f"jupyter_timetravel.{self._modules[name]}"))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+
+COMMANDS: Final = Commands(
+    {
+        "install": "install",
+        "doctor": "doctor",
+        "sessions": "offline.sessions",
+        "du": "offline.usage",
+        "check": "offline.checking",
+        "kernels": "command_line.kernels",
+        "status": "command_line.status",
+        "list": "command_line.listing",
+        "show": "command_line.showing",
+        "diff": "command_line.differing",
+        "checkpoint": "command_line.checkpointing",
+        "restore": "command_line.restoring",
+        "replay": "command_line.replaying",
+        "verify": "command_line.verifying",
+        "delete": "command_line.deleting",
+        "prune": "offline.pruning",
+        "adopt": "offline.adopting",
+        "encrypt": "offline.encrypting",
+        "export": "offline.sending",
+        "import": "offline.importing",
+        "trust": "offline.trusting",
+        "export-notebook": "offline.exporting",
+        "mcp": "mcp_command",
+        "completion": "command_line.completion",
+    }
+)
+"""Modules below jupyter_timetravel."""
+
+PLAIN: Final = frozenset({"mcp", "completion"})
 """Those whose output is for a program already."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of the whole command line, or of one command of it."""
     parser = argparse.ArgumentParser(
         prog="jupyter timetravel", description="A Jupyter kernel that can go back."
     )
     parser.add_argument("--version", action="version", version=version("jupyter_timetravel"))
     subparsers = parser.add_subparsers(dest="command", metavar="command")
-    for name, command in COMMANDS.items():
+    for name in COMMANDS if only is None else [only]:
+        command = COMMANDS[name]
         subparser = subparsers.add_parser(name, help=command.SUMMARY, description=command.SUMMARY)
         command.add_arguments(subparser)
         if name not in PLAIN:
@@ -110,9 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names in a terminal that has not theirs
-    parser = build_parser()
+    given = sys.argv[1:] if argv is None else argv
+    parser = build_parser(given[0] if given and given[0] in COMMANDS else None)
     completion.complete(parser)
-    args = parser.parse_args(argv)
+    args = parser.parse_args(given)
     if args.command is None:
         parser.print_help(sys.stderr)
         return output.USAGE

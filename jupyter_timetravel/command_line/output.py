@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from jupyter_timetravel.access.errors import NotConfirmed
-from jupyter_timetravel.wire import RequestTimeout
 from kernel_runtime.errors import TimeTravelError
 
 VERSION: Final = 1
@@ -58,6 +57,8 @@ def failed(command: str, error: Exception) -> dict[str, Any]:
 
 def tell_error(args: argparse.Namespace, error: TimeTravelError) -> int:
     """Say why not; return the exit status."""
+    from jupyter_timetravel.wire import RequestTimeout  # slow to import, and seldom needed
+
     if getattr(args, "json", False):
         print(json.dumps(failed(args.command, error), indent=2))
     print(f"jupyter timetravel {args.command}: {error}", file=sys.stderr)
