@@ -15,6 +15,7 @@ from jupyter_timetravel.access.live import LiveAccess
 from jupyter_timetravel.access.running import RunningKernel
 from jupyter_timetravel.access.session import Access
 from jupyter_timetravel.client import DEFAULT_TIMEOUT_S
+from kernel_runtime.errors import BadRequest
 from kernel_runtime.timeline.text import one_line
 
 NEWEST: Final = "newest"
@@ -67,7 +68,9 @@ def opened(
     is ``newest``. store: look there, and not for kernels. timeout: seconds for each answer of a
     kernel. Raises NoSuchKernel, NoSuchSession, StoreError.
     """
-    if store is not None and target not in (None, NEWEST):
+    if store is not None:
+        if target in (None, NEWEST):
+            raise BadRequest("--store reads a store: name the NOTEBOOK. Nothing was done.")
         assert target is not None
         yield KeptAccess(target, kernel_name, store)
         return

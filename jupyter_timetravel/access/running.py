@@ -124,7 +124,13 @@ def _asked(files: Iterable[Path], timeout: float) -> list[RunningKernel]:
 def _ask(path: Path, timeout: float) -> RunningKernel:
     started = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
     with Client.from_connection_file(path, timeout=timeout) as client:
-        return RunningKernel(path, started, client.ask(commands.status().plain))
+        found = RunningKernel(path, started, client.ask(commands.status().plain))
+    if found.status.get("ending"):
+        raise NoSuchKernel(
+            f"The kernel of {found.title} is shutting down. Nothing was done; wait until it has "
+            "ended."
+        )
+    return found
 
 
 def _is_open(path: Path) -> bool:

@@ -25,8 +25,10 @@ from jupyter_timetravel.access.running import RunningKernel
 from jupyter_timetravel.agent_server.cells import Cell
 from jupyter_timetravel.agent_server.errors import KernelBusy, KernelNotStarted, UnknownCell
 from jupyter_timetravel.client import DEFAULT_TIMEOUT_S
+from jupyter_timetravel.offline import stored
 from jupyter_timetravel.wire import RequestTimeout
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.store.errors import StoreError
 from kernel_runtime.timeline.model import first_line
 from kernel_runtime.timeline.text import one_line
 
@@ -39,6 +41,7 @@ _START_S: Final = 120.0
 _JOIN_S: Final = 0.25
 _JOIN_ATTEMPTS: Final = 40
 _LOOK_S: Final = 0.1
+_ENDING_S: Final = 10.0
 
 _EMPTY_NOTEBOOK: Final = """\
 {
@@ -276,6 +279,7 @@ class Kernels:
     async def _start(self, notebook: str, create: bool) -> Kernel:
         path = Path(os.path.realpath(notebook))
         _check_notebook(notebook, path, create)
+        await _wait_until_free(path)
         runtime = Path(jupyter_runtime_dir())
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         manager = AsyncKernelManager(kernel_name=self._kernel_name)
@@ -309,6 +313,25 @@ class Kernels:
             with anyio.CancelScope(shield=True):
                 await manager.shutdown_kernel(now=True)
             raise
+
+
+async def _wait_until_free(path: Path) -> None:
+    """A kernel that is ending has its notebook for a moment still. Raises KernelNotStarted."""
+    end = time.monotonic() + _ENDING_S
+
+    def is_taken() -> bool:
+        with suppress(StoreError):  # the kernel itself will say what is wrong with the store
+            return stored.in_use(str(path))
+        return False
+
+    while await anyio.to_thread.run_sync(is_taken):
+        if time.monotonic() > end:
+            raise KernelNotStarted(
+                f"A kernel runs on {one_line(str(path), 200)} that could not be asked: it did not "
+                "answer in time, or its connection file is elsewhere. Nothing was started; try "
+                "again, name its connection file, or shut it down."
+            )
+        await anyio.sleep(_LOOK_S)
 
 
 def _check_notebook(given: str, path: Path, create: bool) -> None:

@@ -170,6 +170,19 @@ def _settled(store: Store, path: str) -> list[TimelineInfo]:
     return store.timelines() if names else known
 
 
+def in_use(notebook: str) -> bool:
+    """Whether a kernel has a timeline of this notebook, as the store's locks say.
+
+    Raises StoreError.
+    """
+    directory = store_directory()
+    if not sys.platform.startswith("linux") or not (directory / FILE_NAME).exists():
+        return False
+    path = os.path.realpath(notebook)
+    with closing(open_store(directory)) as store:
+        return any(info.in_use for info in store.timelines() if info.path == path)
+
+
 def is_aside(info: TimelineInfo) -> bool:
     """Whether it is the history of a notebook whose name another one has taken."""
     return info.path is None and info.looks is not None

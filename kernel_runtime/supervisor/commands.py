@@ -271,6 +271,7 @@ class Commands:
             "kernel_name": session.config.kernel_name,
             "head": session.timeline.record(head) if head else None,
             "busy": not session.router.idle,
+            "ending": session.is_ending,
             "config": session.config.live_options(),
             "memory": {"frozen_bytes": memory.frozen_bytes, "budget_bytes": memory.budget},
             "engines": {

@@ -121,6 +121,27 @@ async def test_a_server_that_is_killed_takes_its_kernels_along(book: Path, tt: S
     assert tt("show", book, "mine", "--json")["variables"]["x"]["value"] == "1"
 
 
+@pytest.mark.slow
+async def test_a_kernel_that_is_ending_is_not_joined(book: Path, on: Start, tt: Start) -> None:
+    kernel = on(book)
+    kernel.run("x = 1")
+    kernel.head()
+    stopped = psutil.Process(kernel.pid)
+    stopped.suspend()  # it runs, and cannot be asked: no second kernel may take its notebook
+    try:
+        async with agent() as ask:
+            told = await ask.refused("run_cell", notebook=str(book), code="x")
+    finally:
+        stopped.resume()
+    assert told["ename"] == "KernelNotStarted" and "could not be asked" in told["evalue"]
+    kernel.client.stop_channels()
+    kernel.manager.request_shutdown()
+    async with agent() as ask:
+        assert (await ask.run(book, "'fresh'"))["result"] == "'fresh'"
+        (record,) = (await ask("kernels"))["kernels"]
+        assert record["connection_file"] != kernel.manager.connection_file
+
+
 async def test_a_kernel_that_runs_is_joined_and_left_alone(
     book: Path, on: Start, tt: Start
 ) -> None:
