@@ -23,7 +23,7 @@ RESTORE_S: Final = 120.0
 async def run_cell(kernel: Kernel, code: str, seconds: float) -> tuple[Cell, dict[str, Any]]:
     """Send a cell and wait; its record, with its checkpoint if it ended. Needs the turn."""
     cell = kernel.send(code)
-    await cell.wait(seconds)
+    await kernel.wait(cell, seconds)
     return cell, await told_of(kernel, cell)
 
 
@@ -125,7 +125,7 @@ class Alternatives:
         cell, record = await run_cell(self._kernel, code, self._seconds)
         if not cell.ended:
             await self._kernel.interrupt()
-            await cell.wait(5.0)
+            await self._kernel.wait(cell, 5.0)
             record = {**await told_of(self._kernel, cell), "outcome": "timed out"}
         score, problem = None, None
         if cell.ended and record["outcome"] == "ok" and self._score is not None:

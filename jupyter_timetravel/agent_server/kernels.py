@@ -41,6 +41,8 @@ _START_S: Final = 120.0
 _JOIN_S: Final = 0.25
 _JOIN_ATTEMPTS: Final = 40
 _LOOK_S: Final = 0.1
+_ALIVE_S: Final = 2.0
+"""Seconds between two looks whether the kernel of a cell that runs is there."""
 _ENDING_S: Final = 10.0
 
 _EMPTY_NOTEBOOK: Final = """\
@@ -63,6 +65,7 @@ class Kernel:
         self.trying = False
         """Whether alternatives are being tried: the session jumps to and fro."""
         self._turn = anyio.Lock()
+        self._control = anyio.Lock()
         self._cells: dict[str, Cell] = {}
         self._client = AsyncKernelClient(connection_file=str(found.connection_file))
         self._client.load_connection_file()
@@ -122,6 +125,20 @@ class Kernel:
                 del self._cells[id]
         return cell
 
+    async def wait(self, cell: Cell, seconds: float) -> bool:
+        """Wait for the end of a cell; whether it came. Raises NotRunning if the kernel ends."""
+        deadline = time.monotonic() + seconds
+        while not await cell.wait(min(_ALIVE_S, deadline - time.monotonic())):
+            if not await anyio.to_thread.run_sync(running.is_there, self.found):
+                raise NotRunning(
+                    f"The kernel of {self.found.title} ended while the cell ran. What the cell has "
+                    "written until then is there; list_checkpoints shows where one can go back "
+                    "to, and run_cell starts another kernel."
+                )
+            if time.monotonic() >= deadline:
+                return False
+        return True
+
     async def evaluate(self, expression: str, timeout: float) -> str:
         """The value of an expression, as text, outside of any cell. Raises BadRequest."""
         id = self._client.execute(
@@ -129,7 +146,7 @@ class Kernel:
         )
         cell = self._cells[str(id)] = Cell(str(id), "")
         try:
-            if not await cell.wait(timeout):
+            if not await self.wait(cell, timeout):
                 await self.interrupt()
                 raise KernelBusy(
                     f"{one_line(expression, 60)} was not worked out within {timeout:g} s, and was "
@@ -156,7 +173,8 @@ class Kernel:
 
     async def interrupt(self) -> None:
         """As the button does."""
-        await self._asked("interrupt_request")
+        async with self._control:  # the answer is for one reader
+            await self._asked("interrupt_request")
 
     def busy(self) -> KernelBusy:
         """The error that says what it is busy with."""

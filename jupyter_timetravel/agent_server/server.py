@@ -189,7 +189,7 @@ class Tools:
         """Wait for a cell that outlasted its time limit, and give all of its output so far."""
         kernel = await self._kernels.of(notebook)
         found = kernel.cell(cell)
-        await found.wait(timeout_s)
+        await kernel.wait(found, timeout_s)
         return _told(found, await told_of(kernel, found))
 
     async def interrupt(self, notebook: Notebook) -> Told:

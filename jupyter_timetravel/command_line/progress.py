@@ -7,14 +7,14 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_timetravel.access.live import LiveAccess
-from jupyter_timetravel.access.session import Access
-from jupyter_timetravel.client import Client
-from jupyter_timetravel.records import Event
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.timeline.text import one_line
+
+if TYPE_CHECKING:
+    from jupyter_timetravel.access.session import Access
+    from jupyter_timetravel.records import Event
 
 _FIRST_S: Final = 0.5
 """Work that is done sooner shows nothing."""
@@ -23,9 +23,12 @@ _WIDTH: Final = 78
 
 
 class Progress:
-    """Shown while its block runs, on standard error if that is a terminal."""
+    """Shown while its block runs, on standard error if that is a terminal.
 
-    def __init__(self, args: argparse.Namespace, session: Access) -> None:
+    session: one whose kernel runs says how far it is.
+    """
+
+    def __init__(self, args: argparse.Namespace, session: Access | None = None) -> None:
         self._session = session
         self._wanted = not getattr(args, "json", False) and sys.stderr.isatty()
         self._ended = threading.Event()
@@ -34,7 +37,8 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._wanted:
-            work = [self._show, *([self._listen] if self._session.running else [])]
+            asked = self._session is not None and self._session.running
+            work = [self._show, *([self._listen] if asked else [])]
             self._threads = [threading.Thread(target=one, daemon=True) for one in work]
             for thread in self._threads:
                 thread.start()
@@ -57,6 +61,10 @@ class Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def _listen(self) -> None:
+        # slow to import, and needed at a terminal only
+        from jupyter_timetravel.access.live import LiveAccess
+        from jupyter_timetravel.client import Client
+
         assert isinstance(self._session, LiveAccess)
         with (
             suppress(TimeTravelError, OSError),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 
 from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of
 from jupyter_timetravel.offline.usage import Needs, Stores
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check; 1 if anything is damaged or missing. Raises StoreError if there is no telling."""
-    with stored.opened(args) as store:
+    with stored.opened(args) as store, Progress(args):
         found = check(store)
     told = asdict(found) | {"bad": [asdict(one) for one in found.bad.values()]}
     tell(args, "\n".join(found.lines()), {"good": found.is_good, **told})

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.exchange.errors import ImportRefused
 from jupyter_timetravel.exchange.taking import take_in
 from jupyter_timetravel.offline import stored
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
                 f"{one_line(args.path, 200)} has a history of its own; import without --as, then "
                 "`jupyter timetravel adopt`",
             )
-        id, contents, origin = take_in(store, Path(args.file), any_ratio=args.any_size)
+        with Progress(args):
+            id, contents, origin = take_in(store, Path(args.file), any_ratio=args.any_size)
         if path is not None and origin.trusted:
             store.file_under(id, path, None)
         elif path is not None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.exchange.taking import left_over
 from jupyter_timetravel.offline import rules, stored, usage
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadRequest("--session deletes a whole session: name its NOTEBOOK. Nothing was done.")
     wanted = Wanted(rules.of(args), args.all, datetime.now(timezone.utc))
     report = Report(args.dry_run)
-    with stored.opened(args) as store:
+    with stored.opened(args) as store, Progress(args):
         infos = [stored.find(store, args)] if args.notebook else store.timelines()
         if wanted.rules.budget_bytes is not None:
             infos = _weigh(store, infos, wanted)

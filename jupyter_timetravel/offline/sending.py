@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.exchange.errors import ExportRefused
 from jupyter_timetravel.exchange.writing import Exporter
 from jupyter_timetravel.offline import stored
@@ -37,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
                 f"{one_line(session.notebook, 200)} has no checkpoint yet. No file was written; "
                 "run a cell first."
             )
-        size = Exporter(session, chosen, environment=not args.no_environment).write(target)
+        with Progress(args):
+            size = Exporter(session, chosen, environment=not args.no_environment).write(target)
     count = plural(len(chosen), "checkpoint")
     text = (
         f"{one_line(str(target), 200)}: {count}, {size_text(size)}\n"

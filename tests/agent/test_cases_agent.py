@@ -22,6 +22,8 @@ import pytest
 from agent_world import MAIN, Agent, agent, end, make_book, on_disk
 
 Start = Callable[..., Any]
+MB = int(os.environ.get("TT_MB", "30"))
+"""Size of what is large: the cases as they were written are run with TT_MB=200 TT_CELLS=120."""
 WAYS = ("magic", "command line", "mcp")
 
 
@@ -190,9 +192,9 @@ def state_of_git(top: Path) -> tuple[str, list[str], str]:
     return git(top, "status", "--porcelain"), names, git(top / "sub", "rev-parse", "--git-dir")
 
 
-REPOSITORY = """%%bash
+REPOSITORY = f"""%%bash
 git init -q . && git -c user.name=u -c user.email=u@x commit -q --allow-empty -m one
-git init -q sub && head -c 30000000 /dev/zero > big.bin && echo 1 > f && git add f
+git init -q sub && head -c {MB}000000 /dev/zero > big.bin && echo 1 > f && git add f
 """
 
 
@@ -285,7 +287,7 @@ def size_of(top: Path) -> int:
 def test_08_many_checkpoints_of_what_does_not_change(
     book: Path, on: Start, tt: Start, tmp_path: Path
 ) -> None:
-    cells, megabytes = int(os.environ.get("TT_CELLS", "30")), int(os.environ.get("TT_MB", "20"))
+    cells, megabytes = int(os.environ.get("TT_CELLS", "30")), MB
     store = tmp_path / "store"
     kernel = on(book)
     kernel.run(

@@ -170,6 +170,25 @@ async def test_a_kernel_that_runs_is_joined_and_left_alone(
     assert kernel.run("print(x, y)").out == "theirs 1"
 
 
+async def test_a_kernel_that_ends_while_a_cell_runs_is_told(book: Path, on: Start) -> None:
+    kernel = on(book)
+    kernel.run("import time")
+    async with agent() as ask:
+
+        async def shut_down() -> None:
+            while not (await ask("status", notebook=str(book)))["busy"]:
+                await anyio.sleep(0.05)
+            kernel.client.stop_channels()
+            await anyio.to_thread.run_sync(lambda: kernel.manager.shutdown_kernel(now=True))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(shut_down)
+            told = await ask.refused(
+                "run_cell", notebook=str(book), code="while True: time.sleep(0.01)", timeout_s=90
+            )
+        assert told["ename"] == "NotRunning" and "ended while the cell ran" in told["evalue"]
+
+
 async def test_alternatives(book: Path) -> None:
     async with agent() as ask:
         await ask.run(book, "x = 10; import pathlib, time")
