@@ -12,7 +12,7 @@ messages of the kernel client that it is made from stay where they are, for whoe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -38,6 +38,7 @@ from jupyter_timetravel.records import (
 )
 from jupyter_timetravel.wire import (
     EventReader,
+    KernelGone,
     RequestTimeout,
     check_kernel_info,
     is_answer_to,
@@ -49,6 +50,7 @@ from kernel_runtime.timeline.names import Spec
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S: Final = 30.0
+LOOK_S: Final = 2.0
 JOIN_ATTEMPTS: Final = 40
 JOIN_WAIT_S: Final = 0.25
 
@@ -65,6 +67,8 @@ class Client:
     ) -> None:
         """``kernel_client``: of any kind, or a kernel manager, with its connection loaded."""
         self.timeout = timeout
+        self.is_there: Callable[[], bool] = lambda: True
+        """Asked now and then while an answer is awaited: False ends that with KernelGone."""
         self._connection = BlockingKernelClient()
         self._connection.load_connection_info(kernel_client.get_connection_info())
         self._control = self._connection.connect_control()
@@ -224,7 +228,11 @@ class Client:
         session = self._connection.session
         request = session.send(self._control, msg_type, content)
         deadline = time.monotonic() + self.timeout
-        while self._control.poll(_milliseconds(deadline)):
+        while (now := time.monotonic()) < deadline:
+            if not self._control.poll(_milliseconds(min(deadline, now + LOOK_S))):
+                if not self.is_there():
+                    raise KernelGone(name)
+                continue
             reply = read_message(session, self._control.recv_multipart())
             # An answer that came after its request had been given up is for nobody.
             if is_answer_to(reply, request):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jupyter_timetravel import commands
+from jupyter_timetravel.access import running
 from jupyter_timetravel.access.running import RunningKernel
 from jupyter_timetravel.access.session import Result
 from jupyter_timetravel.client import Client
@@ -14,13 +15,14 @@ from kernel_runtime.timeline.names import Spec
 
 
 class LiveAccess:
-    """Over the kernel's control channel; to be closed. Also raises RequestTimeout."""
+    """Over the kernel's control channel; to be closed. Also raises RequestTimeout, KernelGone."""
 
     running = True
 
     def __init__(self, kernel: RunningKernel, timeout: float) -> None:
         self.kernel = kernel
         self.client = Client.from_connection_file(kernel.connection_file, timeout=timeout)
+        self.client.is_there = lambda: running.is_there(kernel)
 
     def close(self) -> None:
         """Let go of the connection; the kernel runs on."""

@@ -90,3 +90,11 @@ def without(found: Any, *names: str) -> Any:
     if isinstance(found, dict):
         return {key: without(value, *names) for key, value in found.items() if key not in names}
     return [without(one, *names) for one in found] if isinstance(found, list) else found
+
+
+def ended(tt: Callable[..., Any], book: Path) -> None:
+    """Wait until no kernel has the notebook any more."""
+    end = time.monotonic() + 60
+    while tt("list", book, "--json")["running"]:
+        assert time.monotonic() < end
+        time.sleep(0.1)

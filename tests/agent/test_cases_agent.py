@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 import psutil
 import pytest
-from agent_world import MAIN, Agent, agent, end, make_book, on_disk
+from agent_world import MAIN, Agent, agent, end, ended, make_book, on_disk
 
 Start = Callable[..., Any]
 MB = int(os.environ.get("TT_MB", "30"))
@@ -251,11 +251,13 @@ async def test_07_the_server_is_killed(book: Path, start_notebook: Start, tt: St
                     before = state_of_git(book.parent)
                 await ask.run(book, f"x = {delay}; open('big.bin', 'r+b').write(b'x' * 1000);")
                 await kill_while_checkpointing(ask, book, delay)
+        ended(tt, book)
         assert state_of_git(book.parent)[1:] == before[1:]
         complete(tt, book, "mid")
         async with agent() as ask:
             await ask.run(book, "y = 1")
             await ask("checkpoint", notebook=str(book), label=f"next {delay}")
+    ended(tt, book)
     tt("restore", book, "good")
     assert state_of_git(book.parent) == before
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from agent_world import end, make_book, on_disk, without
+
+from jupyter_timetravel.access import running
+from jupyter_timetravel.access.live import LiveAccess
+from jupyter_timetravel.wire import KernelGone
 
 Start = Callable[..., Any]
 
@@ -198,3 +204,15 @@ def test_every_command_gives_one_object(book: Path, on: Start, tt: Start, tmp_pa
     other = make_book(tmp_path / "else" / "e.ipynb")
     assert tt("adopt", copy, other, "--json")["notebook"] == str(other)
     assert tt("trust", copy, "--yes", "--json")["timeline"] == copy
+
+
+def test_a_kernel_that_ends_before_it_answers(book: Path, on: Start) -> None:
+    kernel = on(book)
+    kernel.run("x = 1")
+    with closing(LiveAccess(running.at(kernel.manager.connection_file), 60.0)) as access:
+        process = psutil.Process(kernel.pid)
+        process.suspend()
+        threading.Timer(0.5, process.kill).start()
+        with pytest.raises(KernelGone, match="may have been done"):
+            access.checkpoint("never")
+    kernel.client.stop_channels()
