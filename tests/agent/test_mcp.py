@@ -189,6 +189,21 @@ async def test_a_kernel_that_ends_while_a_cell_runs_is_told(book: Path, on: Star
         assert told["ename"] == "NotRunning" and "ended while the cell ran" in told["evalue"]
 
 
+async def test_a_call_that_is_cancelled_and_a_cell_that_kills_its_process(book: Path) -> None:
+    async with agent() as ask:
+        await ask.run(book, "import os, time; log = []")
+        with anyio.move_on_after(1) as given_up:
+            await ask.run(book, "log.append(1)\nwhile True: time.sleep(0.01)")
+        assert given_up.cancelled_caught
+        told = await ask.refused("run_cell", notebook=str(book), code="len(log)", timeout_s=0.3)
+        assert told["ename"] == "KernelBusy"
+        await ask("interrupt", notebook=str(book))
+        assert (await ask.run(book, "log"))["result"] == "[1]"
+        died = await ask("run_cell", notebook=str(book), code="os._exit(3)")
+        assert (died["outcome"], died["error"]["ename"]) == ("error", "ExecutorDied")
+        assert (await ask.run(book, "log"))["result"] == "[1]"
+
+
 async def test_alternatives(book: Path) -> None:
     async with agent() as ask:
         await ask.run(book, "x = 10; import pathlib, time")
