@@ -12,7 +12,7 @@ messages of the kernel client that it is made from stay where they are, for whoe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
@@ -77,10 +77,17 @@ class Client:
     """
 
     def __init__(
-        self, kernel_client: ConnectionFileMixin, *, timeout: float = DEFAULT_TIMEOUT_S
+        self,
+        kernel_client: ConnectionFileMixin,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        is_there: Callable[[], bool] | None = None,
     ) -> None:
-        """``kernel_client``: of any kind, or a kernel manager, with its connection loaded."""
-        self._begin(KernelCarrier(kernel_client), timeout)
+        """``kernel_client``: of any kind, or a kernel manager, with its connection loaded.
+
+        is_there: asked now and then while an answer is awaited; False ends that with KernelGone.
+        """
+        self._begin(KernelCarrier(kernel_client, is_there), timeout)
 
     def _begin(self, carrier: Carrier, timeout: float) -> None:
         self.timeout = timeout
@@ -88,12 +95,16 @@ class Client:
 
     @classmethod
     def from_connection_file(
-        cls, path: str | Path, *, timeout: float = DEFAULT_TIMEOUT_S
+        cls,
+        path: str | Path,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        is_there: Callable[[], bool] | None = None,
     ) -> Client:
         """A client of the running kernel that wrote this connection file."""
         kernel_client = BlockingKernelClient(connection_file=str(path))
         kernel_client.load_connection_file()
-        return cls(kernel_client, timeout=timeout)
+        return cls(kernel_client, timeout=timeout, is_there=is_there)
 
     @classmethod
     def at(

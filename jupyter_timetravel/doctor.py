@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jupyter_timetravel.checks import CHECKS
+from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.findings import FINE, LIMITED, MISSING, SKIPPED, Check, Finding
 
 SUMMARY = "say what this machine offers to time travel, what is missing, and how to mend it"
@@ -57,23 +57,20 @@ def as_text(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", summary])
 
 
-def as_json(rows: Sequence[Row]) -> str:
-    """A JSON array with one object for each check; its keys are part of the interface."""
-    return json.dumps(
-        [
-            {"name": check.name, "purpose": check.purpose, **finding._asdict()}
-            for check, finding in rows
-        ],
-        indent=2,
-    )
+def as_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """One object for each check; its keys are part of the interface."""
+    return [
+        {"name": check.name, "purpose": check.purpose, **finding._asdict()}
+        for check, finding in rows
+    ]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print a JSON array instead")
+    """There are none."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings. The status is 1 where time travel does not work."""
     rows = examine()
-    print(as_json(rows) if args.json else as_text(rows))
+    tell(args, as_text(rows), {"checks": as_records(rows)})
     return int(any(row.finding.state == MISSING for row in rows))

@@ -19,6 +19,7 @@ from typing import Any
 
 from jupyter_client.kernelspec import KernelSpecManager
 
+from jupyter_timetravel.command_line.output import tell
 from kernel_runtime.errors import TimeTravelError
 
 SUMMARY = "write a kernelspec that starts the time-travel kernel"
@@ -145,10 +146,11 @@ def run(args: argparse.Namespace) -> int:
         name = args.name or KERNEL_NAME
     prefix = sys.prefix if args.sys_prefix else args.prefix
     path = write_kernelspec(spec, name, user=args.user, prefix=prefix)
-    print(f"Installed {spec['display_name']!r} in {path}")
+    lines = [f"Installed {spec['display_name']!r} in {path}"]
     if path.parent not in map(Path, KernelSpecManager().kernel_dirs):
-        print(
+        lines.append(
             f"A Jupyter server finds it when JUPYTER_PATH holds {path.parent.parent}, "
             "or when it runs in that environment."
         )
+    tell(args, "\n".join(lines), {"path": str(path), "text": "\n".join(lines)})
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
@@ -15,6 +15,7 @@ from jupyter_timetravel import commands
 from jupyter_timetravel.commands import Command
 from jupyter_timetravel.records import Result
 from jupyter_timetravel.wire import (
+    KernelGone,
     RequestTimeout,
     check_kernel_info,
     event_of,
@@ -23,6 +24,7 @@ from jupyter_timetravel.wire import (
     read_reply,
 )
 
+LOOK_S: Final = 2.0
 JOIN_ATTEMPTS: Final = 40
 JOIN_WAIT_S: Final = 0.25
 
@@ -30,7 +32,10 @@ JOIN_WAIT_S: Final = 0.25
 class KernelCarrier:
     """Blocking; ``Client`` uses it."""
 
-    def __init__(self, kernel_client: ConnectionFileMixin) -> None:
+    def __init__(
+        self, kernel_client: ConnectionFileMixin, is_there: Callable[[], bool] | None = None
+    ) -> None:
+        self._is_there = is_there or (lambda: True)
         self._connection = BlockingKernelClient()
         self._connection.load_connection_info(kernel_client.get_connection_info())
         self._control = self._connection.connect_control()
@@ -41,7 +46,8 @@ class KernelCarrier:
         self._connection.context.destroy(linger=0)
 
     def ask(self, command: Command[Any], timeout: float) -> Result:
-        """What the kernel answers. Raises its TimeTravelError, NoTimeTravel, RequestTimeout."""
+        """What the kernel answers. Raises its TimeTravelError, NoTimeTravel, RequestTimeout,
+        KernelGone."""
         if not self._knows_kernel:
             told = self._send("kernel_info_request", {}, "kernel_info", timeout)
             check_kernel_info(told["content"])
@@ -59,7 +65,11 @@ class KernelCarrier:
         session = self._connection.session
         request = session.send(self._control, msg_type, content)
         deadline = time.monotonic() + timeout
-        while self._control.poll(_milliseconds(deadline)):
+        while (now := time.monotonic()) < deadline:
+            if not self._control.poll(_milliseconds(min(deadline, now + LOOK_S))):
+                if not self._is_there():
+                    raise KernelGone(name)
+                continue
             reply = read_message(session, self._control.recv_multipart())
             # An answer that came after its request had been given up is for nobody.
             if is_answer_to(reply, request):

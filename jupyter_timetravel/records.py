@@ -290,6 +290,8 @@ class Status:
     counts: Mapping[str, Any]
     last_cow_tax_ms: float | None
     environment: Mapping[str, Any] = field(default_factory=dict)
+    notebook: str | None = None
+    kernel_name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -530,4 +532,6 @@ def read_status(result: Result) -> Status:
         counts=result["counts"],
         last_cow_tax_ms=result.get("last_cow_tax_ms"),
         environment=result.get("environment") or {},
+        notebook=result.get("notebook"),
+        kernel_name=result.get("kernel_name"),
     )

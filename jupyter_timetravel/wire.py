@@ -40,6 +40,17 @@ class RequestTimeout(TimeTravelError):
         )
 
 
+class KernelGone(RequestTimeout):
+    """The kernel ended before it answered. What was asked may have happened."""
+
+    def __init__(self, command: str) -> None:
+        TimeTravelError.__init__(
+            self,
+            f"The kernel ended before it answered {command}. What was asked may have been done; "
+            "look with list, which tells what is stored.",
+        )
+
+
 def check_kernel_info(content: Mapping[str, Any]) -> None:
     """Raise NoTimeTravel unless the kernel speaks our version."""
     name = str(content.get("implementation", "unknown"))

@@ -10,6 +10,7 @@ import os
 import queue
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -200,10 +201,13 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         cwd: Path | None = None,
         env: dict[str, str] | None = None,
         prefix: tuple[str, ...] = (),
+        listed: bool = False,
     ) -> Notebook:
         where = cwd or tmp_path / "work"
         where.mkdir(exist_ok=True)
         manager = Manager()
+        if listed:  # with a connection file where servers put theirs
+            manager.connection_file = str(runtime / f"kernel-{uuid.uuid4()}.json")
         manager.prefix, manager.arguments = prefix, arguments
         manager.start_kernel(cwd=str(where), env={**os.environ, **(env or {})})
         client = manager.blocking_client()

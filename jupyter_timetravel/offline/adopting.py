@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.offline import stored
 from kernel_runtime.store.errors import TimelineInUse
 from kernel_runtime.timeline.text import one_line, plural
@@ -39,12 +40,14 @@ def run(args: argparse.Namespace) -> int:
                 f"A kernel runs on {one_line(args.path, 200)} or on {info.id[:12]}. Nothing was "
                 "done; shut it down first."
             ) from error
-    print(
+    lines = [
         f"{one_line(path, 200)} goes on with {info.id[:12]}, "
         f"{plural(info.checkpoints, 'checkpoint')}, when a kernel starts there"
-    )
-    for one in had:
-        print(
-            f"what it had ({plural(one.checkpoints, 'checkpoint')}) was set aside as {one.id[:12]}"
-        )
+    ]
+    lines += [
+        f"what it had ({plural(one.checkpoints, 'checkpoint')}) was set aside as {one.id[:12]}"
+        for one in had
+    ]
+    told = {"timeline": info.id, "notebook": path, "set_aside": [one.id for one in had]}
+    tell(args, "\n".join(lines), {**told, "text": "\n".join(lines)})
     return 0

@@ -7,10 +7,11 @@ never opened.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 
+from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of
 from jupyter_timetravel.offline.usage import Needs, Stores
@@ -64,18 +65,14 @@ class Findings:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     stored.add_store(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON object instead")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check; 1 if anything is damaged or missing. Raises StoreError if there is no telling."""
-    with stored.opened(args) as store:
+    with stored.opened(args) as store, Progress(args):
         found = check(store)
-    if args.json:
-        told = asdict(found) | {"bad": [asdict(one) for one in found.bad.values()]}
-        print(json.dumps({"good": found.is_good, **told}, indent=2))
-    else:
-        print("\n".join(found.lines()))
+    told = asdict(found) | {"bad": [asdict(one) for one in found.bad.values()]}
+    tell(args, "\n".join(found.lines()), {"good": found.is_good, **told})
     return 0 if found.is_good else 1
 
 

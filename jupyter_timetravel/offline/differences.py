@@ -1,9 +1,7 @@
-"""``jupyter timetravel diff``: what happened between two checkpoints, or from one to now."""
+"""What happened between two stored checkpoints, or from one to the files as they are now."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from contextlib import closing
 from typing import Any
 
@@ -14,34 +12,8 @@ from kernel_runtime.engines.workspace.model import Change
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.errors import EnvironmentRefused
 from kernel_runtime.timeline import Checkpoint
-from kernel_runtime.timeline.report import diff_text, title
 from kernel_runtime.timeline.variables import diff as diff_variables
 from kernel_runtime.timeline.variables import diff_environ
-
-SUMMARY = "say what happened from one checkpoint to another, or to now"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    stored.add_notebook(parser)
-    parser.add_argument("a", metavar="A", help="number, label, comment, or -1 for the newest")
-    parser.add_argument("b", metavar="B", nargs="?", help="likewise; without it: the files now")
-    stored.add_store(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON object instead")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the differences. Raises NoSuchSession, UnknownCheckpoint."""
-    with stored.opened(args) as store:
-        session = stored.look(store, stored.find(store, args))
-        first = session.checkpoint(args.a)
-        second = session.checkpoint(args.b) if args.b is not None else None
-        result = compared(session, first, second)
-        if args.json:
-            print(json.dumps(result, indent=2))
-        else:
-            names = [title(session.timeline.record(c)) for c in (first, second) if c is not None]
-            print(diff_text(names[0], names[1] if len(names) == 2 else "now", result))
-    return 0
 
 
 def compared(session: Session, first: Checkpoint, second: Checkpoint | None) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""Small changes of a stored session's checkpoints: label, comment, pin, deletion.
+"""Small changes of a stored session's checkpoints: label, comment, pin.
 
 The session must have been taken (``stored.take``): no kernel runs on it meanwhile.
 """
 
 from __future__ import annotations
 
-from jupyter_timetravel.offline import pruning
 from jupyter_timetravel.offline.stored import Session
 from kernel_runtime.timeline import Checkpoint
 
@@ -25,12 +24,3 @@ def changed(
     made = session.timeline.replace(checkpoint.id, label=label, comment=comment, pinned=pinned)
     session.store.save(session.timeline.state, [made])
     return made
-
-
-def deleted(session: Session, checkpoint: Checkpoint) -> None:
-    """Take it out, with the files and layers that only it needs; its children hang on its parent.
-
-    Raises DeleteRefused for the head and a pinned one, StoreError.
-    """
-    session.store.look_at(session.info.id).delete(checkpoint.id)  # refuses what may not go
-    pruning.delete_one(session, checkpoint)

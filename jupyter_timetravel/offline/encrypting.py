@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
+from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.environment import room_of
 from kernel_runtime.store import encryption
@@ -63,30 +64,33 @@ def run(args: argparse.Namespace) -> int:
             if args.rewrite:
                 _refuse_while_used(store)
             if not any(info.in_use for info in store.timelines()):
-                _seal(store, rewrite=args.rewrite)
+                lines += _seal(store, rewrite=args.rewrite)
         lines += told(directory)
     if not os.environ.get(encryption.VARIABLE):
         lines += [f"kernels find the key by {encryption.VARIABLE} or Supervisor.encryption"]
-    print("\n".join(lines))
+    tell(args, "\n".join(lines))
     return 0
 
 
-def _seal(store: Store, *, rewrite: bool) -> None:
+def _seal(store: Store, *, rewrite: bool) -> list[str]:
+    """Returns what was sealed, in words."""
+    lines = []
     if count := store.seal_rows():
-        print(f"sealed: {plural(count, 'value')} in the list of checkpoints")
+        lines.append(f"sealed: {plural(count, 'value')} in the list of checkpoints")
     for index in (store.directory / "journal").glob("index-*.json"):
         index.unlink()  # a cache, which the next kernel makes again
     if not rewrite:
-        return
+        return lines
     for what, parts in (
         ("files", BlobStore(store.directory).seal_plain()),
         ("variables", NamespaceStore(store.directory).seal_plain()),
     ):
         sizes = [size for _, size in parts]
-        print(f"sealed: {plural(len(sizes), 'piece')} of {what}, {size_text(sum(sizes))}")
+        lines.append(f"sealed: {plural(len(sizes), 'piece')} of {what}, {size_text(sum(sizes))}")
     for backup in _backups(store.directory):
         backup.unlink()
-        print(f"deleted: {backup.name}, the list of checkpoints of an earlier version")
+        lines.append(f"deleted: {backup.name}, the list of checkpoints of an earlier version")
+    return lines
 
 
 def _refuse_while_used(store: Store) -> None:
@@ -135,9 +139,10 @@ def _change(directory: Path, args: argparse.Namespace) -> int:
     old = _old_secret(directory)
     kdf, new = _new_secret(directory, args, named=False)
     encryption.change(directory, old, new, kdf)
-    print(
+    tell(
+        args,
         f"the key of {directory} is changed; nothing was rewritten. Whoever has a copy of "
-        f"{encryption.FILE_NAME} from before, and the old key, can still open the store."
+        f"{encryption.FILE_NAME} from before, and the old key, can still open the store.",
     )
     return 0
 

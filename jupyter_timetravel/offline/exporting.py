@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from jupyter_timetravel import clean
+from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.offline import stored
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.timeline.cells import from_fresh
@@ -38,5 +40,6 @@ def run(args: argparse.Namespace) -> int:
             raise BadRequest(f"{session.notebook} has no checkpoints. Nothing was done.")
         cells = [placed.record() for placed in from_fresh(timeline, end.id)]
         present = dict(end.variables) if args.check else None
-    print(clean.export(Path(args.output), cells, present, force=args.force))
+    text = clean.export(Path(args.output), cells, present, force=args.force)
+    tell(args, text, {"file": os.path.abspath(args.output), "text": text})
     return 0

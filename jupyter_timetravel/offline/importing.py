@@ -7,6 +7,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.exchange.errors import ImportRefused
 from jupyter_timetravel.exchange.taking import take_in
 from jupyter_timetravel.offline import stored
@@ -39,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
                 f"{one_line(args.path, 200)} has a history of its own; import without --as, then "
                 "`jupyter timetravel adopt`",
             )
-        id, contents, origin = take_in(store, Path(args.file), any_ratio=args.any_size)
+        with Progress(args):
+            id, contents, origin = take_in(store, Path(args.file), any_ratio=args.any_size)
         if path is not None and origin.trusted:
             store.file_under(id, path, None)
         elif path is not None:
@@ -47,13 +50,20 @@ def run(args: argparse.Namespace) -> int:
     finally:
         store.close()
     count = plural(len(contents.checkpoints), "checkpoint")
-    print(f"imported {count} of {one_line(contents.notebook, 200)} as {id[:12]}")
+    lines = [f"imported {count} of {one_line(contents.notebook, 200)} as {id[:12]}"]
     if not origin.trusted:
-        print(
+        lines.append(
             f"It is not signed by you (it names the key {one_line(contents.key, 64)}): list, show "
             "and diff work, restoring is refused, since restoring it runs code that whoever made "
             f"it chose. `jupyter timetravel trust {id[:12]}` allows it."
         )
     elif path is None:
-        print(f"`jupyter timetravel adopt {id[:12]} NOTEBOOK` lets a notebook go on with it")
+        lines.append(f"`jupyter timetravel adopt {id[:12]} NOTEBOOK` lets a notebook go on with it")
+    told = {
+        "timeline": id,
+        "checkpoints": len(contents.checkpoints),
+        "notebook": path if origin.trusted else None,
+        "trusted": bool(origin.trusted),
+    }
+    tell(args, "\n".join(lines), {**told, "text": "\n".join(lines)})
     return 0

@@ -14,6 +14,8 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 
+from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.exchange.taking import left_over
 from jupyter_timetravel.offline import rules, stored, usage
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
@@ -28,10 +30,12 @@ from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import Store, TimelineInfo
 from kernel_runtime.store.digests import Digest
 from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.images import ImageStore
 from kernel_runtime.store.namespaces import FOLDER, NamespaceStore
 from kernel_runtime.timeline import (
     Capture,
     Checkpoint,
+    DeleteRefused,
     Timeline,
     TimelineState,
 )
@@ -60,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadRequest("--session deletes a whole session: name its NOTEBOOK. Nothing was done.")
     wanted = Wanted(rules.of(args), args.all, datetime.now(timezone.utc))
     report = Report(args.dry_run)
-    with stored.opened(args) as store:
+    with stored.opened(args) as store, Progress(args):
         infos = [stored.find(store, args)] if args.notebook else store.timelines()
         if wanted.rules.budget_bytes is not None:
             infos = _weigh(store, infos, wanted)
@@ -69,28 +73,19 @@ def run(args: argparse.Namespace) -> int:
             released |= _one(store, info, args, wanted, report)
         if args.notebook is None:
             _left_over(store, report)
-        _files(store, released, report)
-        _namespaces(store, report)
+        _sweep(store, released, report)
         if wanted.excess > 0:
             report.lines.append(
                 f"What is left takes {size_text(wanted.excess)} more than the budget: it was asked "
                 "for, labelled or pinned, or is in use. See `jupyter timetravel du`; --all deletes "
                 "it too."
             )
-    print(report.text())
+    tell(
+        args,
+        report.text(),
+        {"dry_run": report.dry_run, "freed_bytes": report.freed, "text": report.text()},
+    )
     return 0
-
-
-def delete_one(session: Session, checkpoint: Checkpoint) -> None:
-    """Delete a checkpoint of a session that was taken, and what only it needs."""
-    report, name = Report(False), session.notebook
-    environment = None
-    if session.environment.is_dir():
-        environment = StoredEnvironment(session.environment)
-    _delete(session, [checkpoint], environment, name, report)
-    released = {c.ref for c in checkpoint.captures if _names_snapshot(c) and c.ref}
-    _files(session.store, released, report)
-    _namespaces(session.store, report)
 
 
 def _weigh(store: Store, infos: list[TimelineInfo], wanted: Wanted) -> list[TimelineInfo]:
@@ -228,6 +223,41 @@ def _without(timeline: Timeline, gone: set[str], changed: dict[str, Checkpoint])
     return replace(state, head=above(state.head), last_safety=last_safety)
 
 
+def forget(store: Store, info: TimelineInfo) -> Report:
+    """Delete a whole timeline and what only it needs. Raises SessionInUse: nothing was done."""
+    report = Report(dry_run=False)
+    released = _whole(store, info, one_line(stored.name_of(info), 200), report)
+    _sweep(store, released, report)
+    return report
+
+
+def delete_one(session: Session, checkpoint: Checkpoint) -> None:
+    """Delete one checkpoint of a session that was taken; its children hang on its parent then.
+
+    Raises DeleteRefused for the one that the session is at, and for a pinned one.
+    """
+    head = session.timeline.head
+    if head is not None and checkpoint.id == head.id:
+        raise DeleteRefused(
+            checkpoint.number,
+            "the next kernel starts there",
+            "`jupyter timetravel restore` another one first, or delete the whole --timeline.",
+        )
+    if checkpoint.pinned:
+        raise DeleteRefused(
+            checkpoint.number,
+            "it is pinned",
+            f"In a kernel, %checkpoint --unpin {checkpoint.number} takes the pin away.",
+        )
+    report = Report(dry_run=False)
+    environment = None
+    if session.environment.is_dir():  # not where a kernel ran without layers
+        environment = StoredEnvironment(session.environment)
+    released = {c.ref for c in checkpoint.captures if _names_snapshot(c) and c.ref}
+    _delete(session, [checkpoint], environment, session.notebook, report)
+    _sweep(session.store, released, report)
+
+
 def _whole(store: Store, info: TimelineInfo, name: str, report: Report) -> set[str]:
     """Delete a session: first from the database, so that nothing names what goes then."""
     path = store.directory / "environments" / info.id
@@ -286,6 +316,34 @@ def _files(store: Store, released: set[str], report: Report) -> None:
             return
     if swept.removed:
         report.add(f"{plural(swept.removed, 'piece')} of content of files", swept.freed_bytes)
+
+
+def _sweep(store: Store, released: set[str], report: Report) -> None:
+    """Delete what no checkpoint needs any more, and say how much that was."""
+    _files(store, released, report)
+    _namespaces(store, report)
+    _images(store, report)
+
+
+def _images(store: Store, report: Report) -> None:
+    """Delete written processes that no checkpoint names."""
+    images = ImageStore(store.directory)
+    before_ns = time.time_ns()
+    try:
+        refs = images.refs()
+        kept = store.references("process", "image")
+        gone = [ref for ref in refs if ref not in kept]
+        if report.dry_run:
+            freed = room_of([images.path / ref for ref in gone])
+        else:
+            idle = not any(info.in_use for info in store.timelines())
+            freed = images.sweep(kept, before_ns=before_ns, idle=idle)
+            gone = [ref for ref in gone if ref not in images.refs()]
+    except (StoreError, OSError) as error:
+        report.add(f"written processes were left as they are: {error}")
+        return
+    if gone:
+        report.add(f"{plural(len(gone), 'image')} of processes", freed)
 
 
 def _namespaces(store: Store, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""``jupyter timetravel restore``: put a session's files to a checkpoint while no kernel runs.
+"""Putting a session's files to a checkpoint while no kernel runs.
 
 Order: the safety checkpoint is in the store before anything changes; then the environment, which is
 one file that is replaced; then the workspace, whose restore is journaled; then the head. Cut short
@@ -7,9 +7,7 @@ at any moment, what was there before is held, and the same command again finishe
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -26,30 +24,23 @@ from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.errors import RestoreFailed, RestoreRefused
 from kernel_runtime.store import resume
 from kernel_runtime.timeline import Capture, Checkpoint, Coordinate, Note, new_id
+from kernel_runtime.timeline.cells import Placed, effect_record, left_behind
+from kernel_runtime.timeline.cells_report import effect_lines
 from kernel_runtime.timeline.report import difference_lines, is_nothing, title
 
-SUMMARY = "bring a checkpoint back while no kernel runs; the next one starts there"
 
+@dataclass
+class _Done:
+    """What was carried out."""
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    stored.add_notebook(parser)
-    parser.add_argument("checkpoint", metavar="N", help="number, label, comment, or -1")
-    stored.add_store(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what it would change")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Restore. Raises SessionInUse, UnknownCheckpoint, RestoreRefused: nothing was changed."""
-    with stored.opened(args) as store:
-        info = stored.find(store, args)
-        session = stored.look(store, info) if args.dry_run else stored.take(store, info)
-        result = restored(session, session.checkpoint(args.checkpoint), dry_run=args.dry_run)
-    print(result["text"])
-    return 0
+    text: str
+    safety: Checkpoint | None = None
+    warnings: list[str] = field(default_factory=list)
+    kept_aside: list[dict[str, Any]] = field(default_factory=list)
 
 
 def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> dict[str, Any]:
-    """Carry it out; what docs/protocol.md has as a restore's result, of files only.
+    """Carry it out, or tell what that would do; the restore result of docs/protocol.md.
 
     Raises RestoreRefused or RestoreFailed.
     """
@@ -71,59 +62,21 @@ def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> dict[str
                 "Nothing was changed."
             )
         result = _differences(environment, overlay, engine, plan)
+        head = session.timeline.head
+        left = left_behind(session.timeline, head.id if head is not None else None, target.id)
         name = title(session.timeline.record(target))
         nothing = is_nothing(result) and (
             environment is None or overlay is None or environment.is_now(overlay)
         )
-        done = _Done()
         if dry_run:
             lines = difference_lines(result) or ["  nothing"]
-            done.text = "\n".join([f"restoring the files of {name} would change:", *lines])
+            done = _Done("\n".join([f"restoring the files of {name} would change:", *lines]))
         elif nothing:
             _move_head(session, target)
-            done.text = f"the files are those of {name} already; the next kernel starts there"
+            done = _Done(f"the files are those of {name} already; the next kernel starts there")
         else:
             done = _carry_out(session, target, name, environment, overlay, engine, plan, result)
-        return _as_result(session, target, dry_run, result, done, started)
-
-
-@dataclass
-class _Done:
-    """What was done, and what to tell of it."""
-
-    text: str = ""
-    safety: Checkpoint | None = None
-    kept_aside: list[dict[str, Any]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
-def _as_result(
-    session: Session,
-    target: Checkpoint,
-    dry_run: bool,
-    differences: Mapping[str, Any],
-    done: _Done,
-    started: float,
-) -> dict[str, Any]:
-    timeline = session.timeline
-    return {
-        "checkpoint": timeline.record(timeline[target.id]),
-        "safety": None if done.safety is None else timeline.record(timeline[done.safety.id]),
-        "dry_run": dry_run,
-        "variables": {"added": [], "removed": [], "changed": []},
-        "files": differences["files"],
-        "kept_aside": done.kept_aside,
-        "threads": {"brought_back": 0, "ids_kept": True},
-        "packages": differences["packages"],
-        "environment": differences["environment"],
-        "environment_complete": differences.get("environment_complete", True),
-        "environ": [],
-        "effects": [],
-        "compensations": [],
-        "warnings": done.warnings,
-        "took_ms": (time.monotonic() - started) * 1e3,
-        "text": done.text,
-    }
+        return _result(session, target, result, left, done, dry_run, started)
 
 
 def _planned(engine: WorkspaceEngine, ref: str, target: Checkpoint) -> RestorePlan:
@@ -194,17 +147,46 @@ def _carry_out(
     if done is not None and done.kept_aside_id is not None:
         _keep_aside(session, safety, done)
     _move_head(session, target)
-    lines = [f"restored the files of {name}:", *difference_lines(result)]
     warnings = [f"{path}: {why}" for path, why in sorted(told.items())]
     warnings += [f"{printable(path)}: {why}" for path, why in (done.warnings if done else ())]
+    lines = [f"restored the files of {name}:", *difference_lines(result)]
     lines += [f"warning: {text}" for text in warnings]
     lines.append(f"The next kernel starts there; #{safety.number} holds what was there before.")
-    kept = [] if done is None else list(done.kept_aside)
     aside = [
-        {"path": printable(k.path), "saved_as": printable(k.saved_as), "reason": k.reason}
-        for k in kept
+        {"path": printable(one.path), "saved_as": done.kept_aside_id, "reason": one.reason}
+        for one in (done.kept_aside if done else ())
+        if done is not None
     ]
-    return _Done("\n".join(lines), safety, aside, warnings)
+    return _Done("\n".join(lines), safety, warnings, aside)
+
+
+def _result(
+    session: Session,
+    target: Checkpoint,
+    differences: dict[str, Any],
+    left: list[Placed],
+    done: _Done,
+    dry_run: bool,
+    started: float,
+) -> dict[str, Any]:
+    timeline = session.timeline
+    effects = [effect_record(effect, placed) for placed in left for effect in placed.cell.effects]
+    return {
+        "checkpoint": timeline.record(timeline[target.id]),
+        "safety": None if done.safety is None else timeline.record(timeline[done.safety.id]),
+        "dry_run": dry_run,
+        "variables": {"added": [], "removed": [], "changed": []},
+        "environ": [],
+        "environment_complete": True,
+        **differences,
+        "kept_aside": done.kept_aside,
+        "threads": {},
+        "effects": effects,
+        "compensations": [],
+        "warnings": done.warnings,
+        "took_ms": (time.monotonic() - started) * 1e3,
+        "text": "\n".join([done.text, *effect_lines(effects)]),
+    }
 
 
 def _safety(
@@ -251,5 +233,3 @@ def _move_head(session: Session, target: Checkpoint) -> None:
     session.store.save(session.timeline.state)
     if target.has_durable_session:
         resume.note(session.store.directory, session.info.id, target.id)
-    else:  # what an earlier restore has said is not meant any more
-        resume.take(session.store.directory, session.info.id)

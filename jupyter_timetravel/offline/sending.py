@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.exchange.errors import ExportRefused
 from jupyter_timetravel.exchange.writing import Exporter
 from jupyter_timetravel.offline import stored
@@ -58,12 +60,16 @@ def run(args: argparse.Namespace) -> int:
                 f"{one_line(session.notebook, 200)} has no checkpoint yet. No file was written; "
                 "run a cell first."
             )
-        size = Exporter(session, chosen, environment=not args.no_environment).write(target)
-    print(f"{one_line(str(target), 200)}: {plural(len(chosen), 'checkpoint')}, {size_text(size)}")
-    print(
+        with Progress(args):
+            size = Exporter(session, chosen, environment=not args.no_environment).write(target)
+    count = plural(len(chosen), "checkpoint")
+    text = (
+        f"{one_line(str(target), 200)}: {count}, {size_text(size)}\n"
         "It holds what the checkpoints hold: files, values of variables, and whatever secrets were "
         "among them. Memory of running processes is not in it."
     )
+    told = {"file": str(target.absolute()), "checkpoints": len(chosen), "bytes": size}
+    tell(args, text, {**told, "text": text})
     return 0
 
 

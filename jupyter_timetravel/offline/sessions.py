@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.environment import room_of
 from jupyter_timetravel.offline.tables import age_text, table
@@ -40,7 +40,6 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     stored.add_store(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON object instead")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,19 +58,14 @@ def run(args: argparse.Namespace) -> int:
             "left_over_bytes": room_of(left),
             "free_bytes": shutil.disk_usage(store.directory).free,
         }
-    if args.json:
-        print(json.dumps(total, indent=2))
-        return 0
-    if rows:
-        print(table(_HEAD, [_cells(row) for row in rows]))
-    else:
-        print("no sessions")
-    print(f"\nFiles of all workspaces take {size_text(workspace)} in {store.directory}.")
+    lines = [table(_HEAD, [_cells(row) for row in rows]) if rows else "no sessions"]
+    lines.append(f"\nFiles of all workspaces take {size_text(workspace)} in {store.directory}.")
     if left:
-        print(
+        lines.append(
             f"{plural(len(left), 'environment')} of sessions that are gone: "
             f"{size_text(room_of(left))}; `jupyter timetravel prune` deletes them."
         )
+    tell(args, "\n".join(lines), total)
     return 0
 
 

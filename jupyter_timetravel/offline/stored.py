@@ -170,6 +170,19 @@ def _settled(store: Store, path: str) -> list[TimelineInfo]:
     return store.timelines() if names else known
 
 
+def in_use(notebook: str) -> bool:
+    """Whether a kernel has a timeline of this notebook, as the store's locks say.
+
+    Raises StoreError.
+    """
+    directory = store_directory()
+    if not sys.platform.startswith("linux") or not (directory / FILE_NAME).exists():
+        return False
+    path = os.path.realpath(notebook)
+    with closing(open_store(directory)) as store:
+        return any(info.in_use for info in store.timelines() if info.path == path)
+
+
 def is_aside(info: TimelineInfo) -> bool:
     """Whether it is the history of a notebook whose name another one has taken."""
     return info.path is None and info.looks is not None
@@ -211,7 +224,8 @@ def take(store: Store, info: TimelineInfo) -> Session:
             return Session(store, info, timeline)
     raise SessionInUse(
         f"A kernel runs on {info.path or info.id[:12]}. Nothing was done; shut it down first "
-        "(in JupyterLab: Kernel, Shut Down Kernel), or use %restore and %checkpoint --delete in it."
+        "(in JupyterLab: Kernel, Shut Down Kernel), name its connection file instead of the "
+        "notebook, or use %restore and %checkpoint --delete in it."
     )
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from dataclasses import replace
 
+from jupyter_timetravel.command_line.output import confirm, tell
 from jupyter_timetravel.exchange.trusting import sign_anew
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.stored import Session
-from kernel_runtime.errors import BadRequest
 from kernel_runtime.timeline.text import one_line, plural
 
 SUMMARY = "allow that an imported timeline is restored"
@@ -31,21 +30,25 @@ def run(args: argparse.Namespace) -> int:
         info = stored.find(store, args)
         origin = info.origin
         if origin is None or origin.trusted:
-            print(f"{info.id[:12]} is trusted already: it is your own, or you have said so")
+            text = f"{info.id[:12]} is trusted already: it is your own, or you have said so"
+            tell(args, text, {"timeline": info.id, "about": "", "text": text})
             return 0
         session = stored.look(store, info)
-        print(told(session))
-        if not args.yes and not _is_confirmed():
-            print("nothing was changed")
-            return 1
+        shown = told(session)
+        confirm(args, shown, "Trust it?")
         sign_anew(store, info)
         store.file_under(info.id, None, replace(origin, trusted="you"))
         wanted = origin.wanted_path
         if wanted and os.path.isfile(wanted) and not _has_history(session, wanted):
             store.file_under(info.id, wanted, None)
-            print(f"trusted; {one_line(wanted, 200)} goes on with it when a kernel starts there")
-            return 0
-    print(f"trusted; `jupyter timetravel adopt {info.id[:12]} NOTEBOOK` gives it a notebook")
+            text = f"trusted; {one_line(wanted, 200)} goes on with it when a kernel starts there"
+        else:
+            text = (
+                f"trusted; `jupyter timetravel adopt {info.id[:12]} NOTEBOOK` gives it a notebook"
+            )
+    if args.yes and not args.json:
+        text = f"{shown}\n{text}"  # who was asked has seen it
+    tell(args, text, {"timeline": info.id, "about": shown, "text": text})
     return 0
 
 
@@ -74,14 +77,6 @@ def told(session: Session) -> str:
             "to you from somebody you know, over a way that nobody else could write to.",
         ]
     )
-
-
-def _is_confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise BadRequest(
-            "There is no terminal to ask at. Nothing was changed; --yes says that you mean it."
-        )
-    return input("Type yes to trust it: ").strip() == "yes"
 
 
 def _has_history(session: Session, path: str) -> bool:

@@ -7,13 +7,13 @@ apart: those that only it needs, which deleting it gives back, and those that ot
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
+from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
 from jupyter_timetravel.offline.tables import table
@@ -116,21 +116,18 @@ class Stores:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     stored.add_store(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON object instead")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
     with stored.opened(args) as store:
         rows, total = survey(store)
-    if args.json:
-        print(json.dumps({"sessions": [asdict(row) for row in rows], **total}, indent=2))
-        return 0
     cells = [(size_text(total["shared_bytes"]), "", "", "", "(shared by several, counted once)")]
     cells += [(size_text(total["unneeded_bytes"]), "", "", "", "(nobody needs it: prune)")]
     cells += [(size_text(total["other_bytes"]), "", "", "", "(the list of checkpoints, and more)")]
-    print(table(_HEAD, [*map(_cells, rows), *(row for row in cells if row[0] != "0 B")]))
-    print(f"\n{size_text(total['store_bytes'])} in {store.directory}")
+    shown = table(_HEAD, [*map(_cells, rows), *(row for row in cells if row[0] != "0 B")])
+    text = f"{shown}\n\n{size_text(total['store_bytes'])} in {store.directory}"
+    tell(args, text, {"sessions": [asdict(row) for row in rows], **total})
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``jupyter timetravel verify``: load what is on the disk for real, and compare.
+"""Loading what is on the disk for real, and comparing, where no kernel runs.
 
 A pickle is code, so it is loaded where the notebook's own code runs: a kernel of its own is
 started, which loads each capture in a scratch process of its sandbox, and ends. Nothing of the
@@ -7,7 +7,6 @@ session changes but the date on each capture that held.
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,6 @@ from typing import Any, Final
 from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_client.manager import KernelManager
 
-from jupyter_timetravel import commands
 from jupyter_timetravel.client import Client
 from jupyter_timetravel.commands import Command
 from jupyter_timetravel.offline import stored
@@ -25,38 +23,9 @@ from kernel_runtime.store import encryption
 from kernel_runtime.store.database import Store, TimelineInfo
 from kernel_runtime.store.encryption import EncryptionLocked
 from kernel_runtime.store.paths import STORE_VARIABLE
-from kernel_runtime.timeline.report import title
-
-SUMMARY = "load the variables that are on the disk for real, in a scratch process, and compare"
 
 _TIMEOUT_S: Final = 3600.0
 _START_S: Final = 120.0
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    stored.add_notebook(parser)
-    parser.add_argument(
-        "checkpoint", metavar="N", nargs="?", help="number, label, comment, or -1 (default: all)"
-    )
-    stored.add_store(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Verify; 1 if something did not hold. Raises SessionInUse, UnknownCheckpoint."""
-    with stored.opened(args) as store:
-        info = stored.find(store, args)
-        check(store, info)
-        target = None
-        if args.checkpoint is not None:
-            target = stored.look(store, info).checkpoint(args.checkpoint).number
-    command = commands.verify(target)
-    verified = command.read(asked(info, stored.directory_of(args), command))
-    for one in verified:
-        held = "; ".join(one.problems) or "held"
-        print(f"{title({'number': one.checkpoint.number, 'label': one.checkpoint.label})}: {held}")
-    if not verified:
-        print("no checkpoint has its variables on the disk")
-    return int(any(one.problems for one in verified))
 
 
 def check(store: Store, info: TimelineInfo) -> None:

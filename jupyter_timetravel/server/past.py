@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from jupyter_timetravel import commands
-from jupyter_timetravel.offline import differences, editing, restoring, stored, verifying
+from jupyter_timetravel.offline import differences, editing, pruning, restoring, stored, verifying
 from jupyter_timetravel.offline.stored import Session
 from jupyter_timetravel.records import Result
 from jupyter_timetravel.server import store as stores
@@ -150,7 +150,7 @@ def _delete(id: str, checkpoint: Spec) -> Result:
         session = stored.take(store, stores.find(store, id))
         found = _named(session, checkpoint)
         record = session.timeline.record(found)
-        editing.deleted(session, found)
+        pruning.delete_one(session, found)
         return {"deleted": record}
 
 

@@ -295,19 +295,21 @@ class ImageStore:
                     total += os.stat(os.path.join(root, name)).st_blocks * 512
         return total
 
-    def sweep(self, keep: Container[str], *, before_ns: int) -> int:
+    def sweep(self, keep: Container[str], *, before_ns: int, idle: bool = False) -> int:
         """Delete the images that are not to be kept; return the bytes that this freed.
 
         before_ns: time.time_ns() before it was found out what is to be kept. What was written a
         minute before that, or since, is kept, too. A page file that a kept image refers to stays.
-        Does nothing while an image is being written. Raises StoreError.
+        Does nothing while an image is being written. idle: after before_ns no kernel was found to
+        use the store, so nobody was about to name what was written in that minute. Raises
+        StoreError.
         """
         if not self.path.is_dir():
             return 0
         before = self.stored_bytes()
         try:
             with self._locked(exclusive=True):
-                self._sweep(keep, before_ns - _GRACE_NS)
+                self._sweep(keep, before_ns if idle else before_ns - _GRACE_NS)
         except BlockingIOError:
             return 0
         except OSError as cause:

@@ -264,10 +264,14 @@ class Commands:
         head = session.timeline.head
         memory = session.memory
         await memory.measure()
+        document = session.persistence.document
         return {
             "timeline": session.timeline.id,
+            "notebook": document.path if document is not None else None,
+            "kernel_name": session.config.kernel_name,
             "head": session.timeline.record(head) if head else None,
             "busy": not session.router.idle,
+            "ending": session.is_ending,
             "config": session.config.live_options(),
             "memory": {"frozen_bytes": memory.frozen_bytes, "budget_bytes": memory.budget},
             "engines": {

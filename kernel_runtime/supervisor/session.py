@@ -405,6 +405,11 @@ class Session:
         env.pop("JPY_PARENT_PID", None)
         return env
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the kernel is shutting down: it answers still, and runs nothing any more."""
+        return self._closing
+
     async def shutdown(self) -> None:
         """End everything that belongs to this kernel."""
         if self._closing:

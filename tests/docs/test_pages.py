@@ -33,7 +33,7 @@ def test_the_commands_of_the_readme_exist() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_and_option_is_documented(name: str) -> None:
-    text = (ROOT / "docs" / "install.md").read_text()
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("install.md", "cli.md"))
     assert f"jupyter timetravel {name}" in text
     parser = argparse.ArgumentParser(add_help=False)
     COMMANDS[name].add_arguments(parser)

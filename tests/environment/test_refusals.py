@@ -104,7 +104,7 @@ def test_the_doctor_finds_the_same(host: Any) -> None:
         [*prefix, sys.executable, "-c", code], capture_output=True, text=True, timeout=100,
         check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
-    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    rows = {row["name"]: row for row in json.loads(done.stdout)["checks"]}
     assert rows["overlays"]["state"] == "limited", done.stderr
     assert cause in rows["overlays"]["text"]
     assert mend in rows["overlays"]["mend"]

@@ -203,7 +203,7 @@ def test_somebody_elses_is_not_restored_until_a_person_trusts_it(
         assert "not yours" in theirs(*words, status=1)
     assert "no session" in theirs("restore", path, "one", status=1)
     assert not (path.parent / "f").exists()
-    assert "no terminal" in theirs("trust", id, status=1)
+    assert "Nothing was done" in theirs("trust", id, status=4)
     told = theirs("trust", id, "--yes")
     assert "not yours" in told
     assert "runs code" in told

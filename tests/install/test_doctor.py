@@ -38,7 +38,7 @@ def test_json_has_a_row_for_each_check() -> None:
     command = [sys.executable, "-c", "from jupyter_timetravel.cli import main; "
                "raise SystemExit(main(['doctor', '--json']))"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    table = json.loads(done.stdout)
+    table = json.loads(done.stdout)["checks"]
     assert [row["name"] for row in table] == [check.name for check in checks.CHECKS]
     assert set(table[0]) == {"name", "purpose", "state", "text", "mend"}
     assert done.returncode == any(row["state"] == MISSING for row in table)

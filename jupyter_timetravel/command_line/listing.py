@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from jupyter_timetravel import render
-from jupyter_timetravel.offline import stored
+from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.sessions import add_session, session
 from jupyter_timetravel.offline.tables import table
 from kernel_runtime.timeline.model import VOLATILE_ENGINES
 from kernel_runtime.timeline.text import plural
@@ -17,27 +17,16 @@ _HEAD = ("#", "MADE", "WHAT", "HOLDS", "")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    stored.add_notebook(parser)
-    stored.add_store(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON object instead")
+    add_session(parser, optional=True)
+    parser.add_argument("--manual", action="store_true", help="only those that were asked for")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table. Raises NoSuchSession."""
-    with stored.opened(args) as store:
-        session = stored.look(store, stored.find(store, args))
-        timeline = session.timeline
-        records = [timeline.record(c, history=False) for c in timeline]
-    if args.json:
-        head = timeline.head.id if timeline.head else None
-        told = {"timeline": timeline.id, "notebook": session.info.path, "head": head}
-        print(json.dumps({**told, "checkpoints": records}, indent=2))
-        return 0
-    print(
-        table(_HEAD, [_cells(record, session.info.in_use) for record in records])
-        if records
-        else "no checkpoints"
-    )
+    """Print the table. Raises NoSuchSession, NoSuchKernel."""
+    with session(args) as found:
+        result = found.list(include_auto=not args.manual)
+    rows = [_cells(record, result["running"]) for record in result["checkpoints"]]
+    tell(args, table(_HEAD, rows) if rows else "no checkpoints", result)
     return 0
 
 

@@ -1,0 +1,17 @@
+"""What finding a session can end with."""
+
+from __future__ import annotations
+
+from kernel_runtime.errors import TimeTravelError
+
+
+class NoSuchKernel(TimeTravelError):
+    """No running kernel with time travel is meant by that name, or several: nothing was done."""
+
+
+class NotRunning(TimeTravelError):
+    """The command needs a running kernel, and none runs for that notebook: nothing was done."""
+
+
+class NotConfirmed(TimeTravelError):
+    """The command asks before it goes on, and nobody said yes: nothing was done."""

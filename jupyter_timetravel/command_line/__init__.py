@@ -1,0 +1,1 @@
+"""The commands that work on running kernels and on stored sessions alike."""

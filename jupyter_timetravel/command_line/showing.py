@@ -1,0 +1,27 @@
+"""``jupyter timetravel show``: one checkpoint, what it holds and what it does not.
+
+From the records alone: nothing of a namespace is loaded, whoever made it.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from jupyter_timetravel import render
+from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.sessions import add_session, session, spec
+
+SUMMARY = "say what a checkpoint holds, and what it does not"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_session(parser)
+    parser.add_argument("checkpoint", metavar="N", help="number, label, comment, or -1")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it. Raises NoSuchSession, UnknownCheckpoint."""
+    with session(args) as found:
+        result = found.show(spec(args.checkpoint))
+    tell(args, render.details_text(result), result)
+    return 0
