@@ -31,6 +31,7 @@ from jupyter_timetravel.offline import (
     usage,
     verifying,
 )
+from jupyter_timetravel.remote import pull_command, push_command, remote_command
 from kernel_runtime.errors import TimeTravelError
 
 
@@ -63,6 +64,9 @@ COMMANDS: Mapping[str, Command] = {
     "export": sending,
     "import": importing,
     "trust": trusting,
+    "push": push_command,
+    "pull": pull_command,
+    "remote": remote_command,
     "export-notebook": exporting,
 }
 
