@@ -285,7 +285,8 @@ class _Taking:
 
     def _place_layers(self, environment: EnvironmentDirectory) -> None:
         needed = self._contents.needed_layers()
-        if not needed:
+        held = (c for one in self._sound.checkpoints for c in one.captures)
+        if not any(c.engine == "overlay" and c.state == "ready" for c in held):
             return
         environment.make()
         for layer in needed:

@@ -45,26 +45,31 @@ def refs(
     timeline: that one's only. Raises RemoteUnreachable.
     """
     known = {seal.id: seal.cipher for seal in seals}
-    folder = f"{layout.REFS}/{timeline}" if timeline else layout.REFS
-    names = sorted(entry.name for entry in bucket.list(folder))
     found: list[Ref] = []
     closed: list[Sealed] = []
     damaged: list[str] = []
     keys = Keys()
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        for name, data in zip(names, pool.map(lambda one: _get(bucket, one), names)):
-            if data is None:
-                continue  # who pushed at the same time has put it into a ref of theirs
-            try:
-                sealed = layout.sealed_with(data)
-                if sealed is not None and sealed not in known:
-                    closed.append(Sealed(name, name.split("/")[1], sealed))
-                    continue
-                cipher = known[sealed] if sealed is not None else None
-                found.append(layout.read_ref(name, data, keys, cipher))
-            except BadObject as error:
-                damaged.append(f"{one_line(name, 120)}: {error}")
+    for name, data in _read_all(bucket, f"{layout.REFS}/{timeline}" if timeline else layout.REFS):
+        try:
+            sealed = layout.sealed_with(data)
+            if sealed is not None and sealed not in known:
+                closed.append(Sealed(name, name.split("/")[1], sealed))
+                continue
+            cipher = known[sealed] if sealed is not None else None
+            found.append(layout.read_ref(name, data, keys, cipher))
+        except BadObject as error:
+            damaged.append(f"{one_line(name, 120)}: {error}")
     return sorted(found, key=lambda ref: ref.pushed_at), closed, damaged
+
+
+def _read_all(bucket: Bucket, folder: str) -> list[tuple[str, bytes]]:
+    for left in reversed(range(_TRIES)):
+        names = sorted(entry.name for entry in bucket.list(folder))
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            read = list(pool.map(lambda name: _get(bucket, name), names))
+        if None not in read or not left:  # else a push has put one into a ref of its own meanwhile
+            break
+    return [(name, data) for name, data in zip(names, read) if data is not None]
 
 
 def _get(bucket: Bucket, name: str) -> bytes | None:
@@ -94,15 +99,9 @@ def everything(
 
     Raises RemoteDamaged, RemoteUnreachable.
     """
-    for left in reversed(range(_TRIES)):
-        found, _, _ = refs(bucket, seals, chosen.timeline)
-        same = [r for r in found if (r.key, r.sealed) == (chosen.key, chosen.sealed)]
-        try:
-            result = listing.merged(read_list(bucket, coder, ref) for ref in same)
-        except RemoteDamaged:
-            if not left:
-                raise
-            continue  # a push may have put it into another ref meanwhile
-        if result is not None:
-            return same, result
-    raise RemoteDamaged(bucket.shown, "what was listed is gone", "Try again.")
+    found, _, _ = refs(bucket, seals, chosen.timeline)
+    same = [r for r in found if (r.key, r.sealed) == (chosen.key, chosen.sealed)]
+    result = listing.merged(read_list(bucket, coder, ref) for ref in same)
+    if result is None:
+        raise RemoteDamaged(bucket.shown, "what was listed is gone", "Try again.")
+    return same, result

@@ -107,23 +107,17 @@ class Pull:
             for one in checkpoints
             for at, capture in enumerate(one.captures)
         }
-        namespaces = {
-            digest
-            for one in checkpoints
-            for c in one.captures
-            if c.kind == "namespace" and c.state == "ready" and c.ref
-            for digest in self._needs.of_namespace(c.ref)
-        }
         if not self._fetcher.missing or partial:
-            self._fetcher.namespaces(namespaces)
+            namespaces = self._namespaces_of(checkpoints)
             everything = {digest for digests in needed.values() for digest in digests}
+            self._fetcher.namespaces(namespaces)
             self._fetcher.blobs(everything - namespaces)
         whole, left_out = self._whole(checkpoints, needed)
         if left_out and not partial:
             more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
             raise self._refused(f"{left_out[0]}{more}", _PARTIAL)
         contents = replace(contents, checkpoints=tuple(whole))
-        fetched = self._assembled(contents, top, namespaces)
+        fetched = self._assembled(contents, top)
         markers = TRUSTED if os.geteuid() == 0 else USER
         id, contents, origin = take_unpacked(
             self._store, self._what, fetched, markers.prefix, self._blobs
@@ -171,11 +165,20 @@ class Pull:
             whole.append(replace(one, captures=tuple(captures)))
         return whole, told
 
-    def _assembled(self, contents: Contents, top: Path, namespaces: set[str]) -> Fetched:
+    def _namespaces_of(self, checkpoints: Iterable[Checkpoint]) -> set[str]:
+        return {
+            digest
+            for one in checkpoints
+            for c in one.captures
+            if c.kind == "namespace" and c.state == "ready" and c.ref
+            for digest in self._needs.of_namespace(c.ref)
+        }
+
+    def _assembled(self, contents: Contents, top: Path) -> Fetched:
         fetched = Fetched(
             top, contents, self._ref.is_ours, fetcher=self._fetcher, store=self._store.directory
         )
-        fetched.namespaces = namespaces
+        fetched.namespaces = self._namespaces_of(contents.checkpoints)
         for part in ("held", "layers", "images"):
             (top / part).mkdir(mode=0o700)
         names: set[str] = set()

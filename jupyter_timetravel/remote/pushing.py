@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
@@ -171,9 +172,12 @@ class Push:
         found, _, _ = published.refs(self._bucket, seals, self._session.info.id)
         sealed = None if self._seal is None else self._seal.id
         ours = [ref for ref in found if ref.is_ours and ref.sealed == sealed]
-        if not ours:
-            return [], None
-        return published.everything(self._bucket, self._coder, seals, ours[0])
+        lists = []
+        for ref in ours:
+            # nobody can read what a damaged one names; so this push takes its place
+            with contextlib.suppress(published.RemoteDamaged):
+                lists.append(published.read_list(self._bucket, self._coder, ref))
+        return ours, listing.merged(lists)
 
     def _images_of(self, checkpoints: Iterable[Checkpoint]) -> dict[str, dict[str, Path]]:
         store = ImageStore(self._session.store.directory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -71,8 +70,9 @@ class Endpoint:
 
     def check_access(self, *, after: str) -> None:
         """From now on ("0") or never ("inf") only those may do something whom the server knows."""
-        url = f"{self.url}/moto-api/reset-auth"
-        urllib.request.urlopen(url, data=after.encode(), timeout=30).close()
+        url, headers = f"{self.url}/moto-api/reset-auth", {"Content-Type": "text/plain"}
+        request = urllib.request.Request(url, data=after.encode(), headers=headers)
+        urllib.request.urlopen(request, timeout=30).close()
 
 
 @pytest.fixture(scope="session")
@@ -166,12 +166,10 @@ def theirs(mine: Command, other: Path) -> Command:
     return run
 
 
-def sessions(command: Command) -> list[dict[str, Any]]:
-    """What the command's store has."""
-    found: list[dict[str, Any]] = json.loads(command("sessions", "--json"))["sessions"]
+def sessions(command: Command, store: Path | None = None) -> list[dict[str, Any]]:
+    """What a store has: the command's own, or another one, which need not be there."""
+    if store is not None and not (store / "timelines.sqlite").exists():
+        return []
+    more = {} if store is None else {"store": store}
+    found: list[dict[str, Any]] = json.loads(command("sessions", "--json", **more))["sessions"]
     return found
-
-
-def environ(remote: Remote) -> dict[str, str]:
-    """For a child that is not run by ``call``."""
-    return {**os.environ, **remote.env}
