@@ -10,6 +10,7 @@ import json
 
 from jupyter_timetravel import render
 from jupyter_timetravel.offline import stored
+from jupyter_timetravel.remote import fit
 
 SUMMARY = "say what a checkpoint holds, and what it does not"
 
@@ -30,5 +31,12 @@ def run(args: argparse.Namespace) -> int:
             "checkpoint": session.timeline.record(checkpoint),
             "variables": {name: dict(one) for name, one in checkpoint.variables.items()},
         }
-    print(json.dumps(result, indent=2) if args.json else render.details_text(result))
+        fits = fit.lines_here(checkpoint, store.directory)
+    if args.json:
+        print(json.dumps({**result, "restorable_here": fits}, indent=2))
+        return 0
+    print(render.details_text(result))
+    if fits:
+        print("  restorable here")
+        print("\n".join(f"    {line}" for line in fits))
     return 0

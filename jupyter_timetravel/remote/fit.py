@@ -6,17 +6,21 @@ import importlib.metadata
 import json
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from jupyter_timetravel.remote.fetching import Missing, Source
 from jupyter_timetravel.remote.listing import Listing
 from kernel_runtime import machine
+from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.images import ImageStore
+from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.timeline import Checkpoint
+from kernel_runtime.timeline.model import VOLATILE_ENGINES
 from kernel_runtime.timeline.text import one_line
 
 _SHOWN = 8
-_LARGEST_LIST = 64 << 20
 
 
 def lines(checkpoint: Checkpoint, listing: Listing, source: Source) -> list[str]:
@@ -24,41 +28,57 @@ def lines(checkpoint: Checkpoint, listing: Listing, source: Source) -> list[str]
 
     Reads two small lists at most; loads nothing. Raises RemoteUnreachable.
     """
+
+    def image(ref: str) -> bytes:
+        pieces = listing.images.get(ref, {}).get(f"{ref}/manifest", [])
+        return b"".join(source.read(digest) for digest, _ in pieces)
+
+    return _lines(checkpoint, image, source.read)
+
+
+def lines_here(checkpoint: Checkpoint, store: Path) -> list[str]:
+    """Likewise, of a checkpoint in a store. Raises StoreError."""
+
+    def image(ref: str) -> bytes:
+        return (ImageStore(store).path / ref / "manifest").read_bytes()
+
+    return _lines(checkpoint, image, NamespaceStore(store).get)
+
+
+def _lines(
+    checkpoint: Checkpoint, image: Callable[[str], bytes], namespace: Callable[[str], bytes]
+) -> list[str]:
     told = []
     for capture in checkpoint.captures:
-        if capture.state != "ready":
+        if capture.state != "ready" or capture.engine in VOLATILE_ENGINES:
             continue
         if capture.kind == "process":
-            told.append(f"process: {_image(capture.ref or '', listing, source)}")
+            told.append(f"process: {_image(capture.ref or '', image)}")
         elif capture.kind == "namespace":
-            told.append(f"variables: {_namespace(capture.ref or '', source)}")
+            told.append(f"variables: {_namespace(capture.ref or '', namespace)}")
         else:
-            what = "environment" if capture.engine == "overlay" else "files"
-            told.append(f"{what}: yes")
-    return told or ["nothing of it was written"]
+            told.append(f"{'environment' if capture.engine == 'overlay' else 'files'}: yes")
+    return told
 
 
-def _image(ref: str, listing: Listing, source: Source) -> str:
-    pieces = listing.images.get(ref, {}).get(f"{ref}/manifest", [])
+def _image(ref: str, read: Callable[[str], bytes]) -> str:
     try:
-        body = b"".join(source.read(digest) for digest, _ in pieces).partition(b"\n")[2]
-        details = json.loads(body)["details"]
+        details = json.loads(read(ref).partition(b"\n")[2])["details"]
         why = machine.misfits(details.get("machine", {}))
-    except (Missing, ValueError, KeyError, TypeError) as error:
+    except (Missing, OSError, ValueError, KeyError, TypeError) as error:
         return f"no, it cannot be read ({one_line(str(error), 100)})"
     if why:
-        return f"no, {'; '.join(why)}: the variables come back instead"
+        return f"no, {'; '.join(why)}"
     if "machine" not in details:
         return "perhaps, it does not say what machine it was made on"
     return "yes, if the files that it has mapped are the same"
 
 
-def _namespace(ref: str, source: Source) -> str:
+def _namespace(ref: str, read: Callable[[str], bytes]) -> str:
     try:
-        text = source.read(ref).partition(b"\n")[2]
-        manifest: Mapping[str, Any] = json.loads(text)
+        manifest: Mapping[str, Any] = json.loads(read(ref).partition(b"\n")[2])
         return differences(manifest)
-    except (Missing, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (Missing, StoreError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"no, they cannot be read ({one_line(str(error), 100)})"
 
 
@@ -75,10 +95,10 @@ def differences(manifest: Mapping[str, Any]) -> str:
         have = _installed(name)
         if have is None:
             missing.append(name)
-        elif version and have != version:
+        elif version and have and have != version:
             other.append(f"{name} is {have}, not {version}")
     if missing:
-        found.append(f"not installed: {_some(missing)}")
+        found.append(f"no package has {_some(missing)}")
     if other:
         found.append(_some(other))
     if not found:

@@ -40,6 +40,8 @@ class Plan:
     lost: set[str] = field(default_factory=set)
     """Variables that the target had and the restore did not bring."""
     tell_s: float = TELL_S
+    is_whole: bool = False
+    """Whether it fails where a variable that was written cannot be loaded."""
 
     @property
     def brings_process(self) -> bool:
