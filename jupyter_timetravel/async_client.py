@@ -144,10 +144,11 @@ class AsyncClient:
         undo: bool = False,
         force: bool = False,
         compensate: bool = False,
+        partial: bool = False,
     ) -> RestoreResult:
         """See ``Client.restore``."""
         return await self._call(
-            commands.restore(checkpoint, only, dry_run, undo, force, compensate)
+            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial)
         )
 
     async def replay(

@@ -177,14 +177,18 @@ class Client:
         undo: bool = False,
         force: bool = False,
         compensate: bool = False,
+        partial: bool = False,
     ) -> RestoreResult:
         """Bring the session back to a checkpoint, or with ``dry_run`` tell what that would change.
 
         ``undo`` goes back to before the last restore. A running cell is interrupted; with
         ``force`` its process is ended if it does not stop. ``compensate`` first runs what the
-        cells in between have registered for that; if one fails, nothing is restored.
+        cells in between have registered for that; if one fails, nothing is restored. A checkpoint
+        that was imported or pulled is restored whole, or with ``partial`` as far as it can be.
         """
-        return self._call(commands.restore(checkpoint, only, dry_run, undo, force, compensate))
+        return self._call(
+            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial)
+        )
 
     def replay(
         self,

@@ -78,6 +78,7 @@ def restore(
     undo: bool = False,
     force: bool = False,
     compensate: bool = False,
+    partial: bool = False,
 ) -> Command[RestoreResult]:
     """Go back, or tell what going back would change."""
     args = {
@@ -89,6 +90,8 @@ def restore(
     }
     if compensate:
         args["compensate"] = True  # kernels of an earlier version do not know it
+    if partial:
+        args["partial"] = True  # likewise
     return Command("restore", args, records.read_restore)
 
 

@@ -158,7 +158,13 @@ class TimeTravelMagics(Magics):
                 print(self._ask(commands.bring(_spec(spec or "-1"), names))["text"])
             return
         command = commands.restore(
-            _spec(spec or "-1"), args.only, args.dry_run, args.undo, args.force, args.compensate
+            _spec(spec or "-1"),
+            args.only,
+            args.dry_run,
+            args.undo,
+            args.force,
+            args.compensate,
+            args.partial,
         )
         with one_line_errors():
             print(self._ask(command)["text"])  # unless the cell has ended there

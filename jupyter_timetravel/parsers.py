@@ -56,6 +56,12 @@ def restore_parser() -> LineParser:
         action="store_true",
         help="First run what the cells in between have registered with compensate().",
     )
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="Of a checkpoint that was imported or pulled: also where some of its variables "
+        "cannot be loaded on this machine.",
+    )
     return parser
 
 

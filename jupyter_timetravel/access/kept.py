@@ -15,6 +15,7 @@ from jupyter_timetravel.offline import pruning, stored, verifying
 from jupyter_timetravel.offline.differences import compared
 from jupyter_timetravel.offline.restoring import restored
 from jupyter_timetravel.offline.stored import Session
+from jupyter_timetravel.remote import fit
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.database import TimelineInfo
 from kernel_runtime.timeline.cells import Placed
@@ -74,6 +75,7 @@ class KeptAccess:
                 "checkpoint": session.timeline.record(found),
                 "variables": public_variables(found.variables),
                 "cells": [Placed(cell, found).record() for cell in found.cells],
+                "restorable_here": fit.lines_here(found, session.store.directory),
             }
 
     def diff(self, a: Spec, b: Spec | None = None) -> Result:

@@ -23,5 +23,8 @@ def run(args: argparse.Namespace) -> int:
     """Print it. Raises NoSuchSession, UnknownCheckpoint."""
     with session(args) as found:
         result = found.show(spec(args.checkpoint))
-    tell(args, render.details_text(result), result)
+    text = render.details_text(result)
+    if fits := result.get("restorable_here"):
+        text = "\n".join([text, "  restorable here", *(f"    {line}" for line in fits)])
+    tell(args, text, result)
     return 0

@@ -20,4 +20,4 @@ class ImportRefused(TimeTravelError):
             "nothing was written anywhere else. Ask whoever made the file for another copy, or do "
             "without it."
         )
-        self.member = member
+        self.cause, self.member = cause, member

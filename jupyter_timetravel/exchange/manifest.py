@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any, Final, get_args
 
+from jupyter_timetravel.exchange import cells
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.timeline import Capture, Checkpoint, Timeline, TimelineState, new_id
 from kernel_runtime.timeline.model import (
@@ -32,6 +33,9 @@ PURPOSE: Final = "export 1"
 FORMAT: Final = 1
 LARGEST: Final = 256 << 20
 """Bytes that the list of checkpoints may have, the summaries of variables included."""
+
+IMAGE: Final = "image"
+"""The engine whose captures are process images."""
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LAYER: Final = re.compile(r"[0-9A-Za-z]{1,64}", re.ASCII)
@@ -69,21 +73,39 @@ def layers_of(checkpoint: Checkpoint) -> set[str]:
     return {*(layer for stack in stacks for layer in stack), capture.details["root_layer"]} - {""}
 
 
-def kept(captures: Iterable[Capture]) -> list[Capture]:
+def kept(captures: Iterable[Capture], images: Collection[str] = ()) -> list[Capture]:
     """The captures as they are in a file: what ended with its kernel has ended.
 
-    Images of processes are bound to their machine, and hold whatever was in memory.
+    Images of processes are bound to their machine, and hold whatever was in memory; none is kept
+    but those that `images` names.
     """
-    return [_kept(one) for one in captures]
+    return [_kept(one, images) for one in captures]
 
 
-def _kept(capture: Capture) -> Capture:
+def _kept(capture: Capture, images: Collection[str]) -> Capture:
+    if capture.engine == IMAGE and capture.state == "ready" and capture.ref in images:
+        return capture
     if capture.kind != "process":
         if (capture.is_durable and capture.ref is not None) or capture.engine == "overlay":
             return capture
         if capture.state in ("failed", "evicted"):  # with its own reason
             return replace(capture, ref=None, details={})
     return replace(capture, state="evicted", ref=None, bytes=0, error=_ENDED, details={})
+
+
+def row(
+    timeline: Timeline, checkpoint: Checkpoint, known: Collection[str], *, head: str
+) -> dict[str, Any]:
+    """One checkpoint. known: ids of all that are in the list; others are left out of its line."""
+    line = [id for id in timeline.history(checkpoint.id) if id in known]
+    parent = line[-1] if line else None
+    found = record(checkpoint, is_head=checkpoint.id == head)
+    found["parent"] = parent
+    found["variables"] = {name: dict(summary) for name, summary in checkpoint.variables.items()}
+    found["cells"] = cells.write(timeline, checkpoint, parent)
+    for shown, capture in zip(found["captures"], checkpoint.captures):
+        shown["ref"], shown["details"] = capture.ref, dict(capture.details)
+    return found
 
 
 def write(
@@ -100,14 +122,6 @@ def write(
     chosen = list(checkpoints)
     ids = {one.id for one in chosen}
     head = timeline.state.head if timeline.state.head in ids else chosen[-1].id
-    rows = []
-    for one in chosen:
-        row = record(one, is_head=one.id == head)
-        row["parent"] = one.parent if one.parent in ids else None
-        row["variables"] = {name: dict(summary) for name, summary in one.variables.items()}
-        for shown, capture in zip(row["captures"], one.captures):
-            shown["ref"], shown["details"] = capture.ref, dict(capture.details)
-        rows.append(row)
     data = {
         "format": FORMAT,
         "made_by": version("jupyter_timetravel"),
@@ -119,7 +133,7 @@ def write(
         "members": members,
         "head": head,
         "next_number": timeline.state.next_number,
-        "checkpoints": rows,
+        "checkpoints": [row(timeline, one, ids, head=str(head)) for one in chosen],
     }
     return json.dumps(data).encode("ascii")
 
@@ -128,12 +142,20 @@ def read(data: bytes) -> Contents:
     """The inverse, with ids of its own. Raises NoManifest."""
     try:
         value: Mapping[str, Any] = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NoManifest(f"its list of checkpoints is damaged ({error!r:.200})") from error
+    return read_value(value)
+
+
+def read_value(value: Mapping[str, Any], images: Collection[str] = ()) -> Contents:
+    """Likewise, of the JSON value. images: refs of process images that are there."""
+    try:
         if value["format"] != FORMAT:
             raise NoManifest(
                 f"its format is {value['format']!r}, and this jupyter_timetravel knows {FORMAT}"
             )
         ids = {str(row["id"]): new_id() for row in value["checkpoints"]}
-        checkpoints = tuple(_checkpoint(row, ids) for row in value["checkpoints"])
+        checkpoints = tuple(_checkpoint(row, ids, images) for row in value["checkpoints"])
         numbers = [one.number for one in checkpoints]
         if len(ids) != len(checkpoints) or len(set(numbers)) != len(numbers) or not numbers:
             raise NoManifest("two of its checkpoints have one name, or there are none")
@@ -157,7 +179,9 @@ def read(data: bytes) -> Contents:
     return contents
 
 
-def _checkpoint(row: Mapping[str, Any], ids: Mapping[str, str]) -> Checkpoint:
+def _checkpoint(
+    row: Mapping[str, Any], ids: Mapping[str, str], images: Collection[str]
+) -> Checkpoint:
     parent = row["parent"]
     given = from_record({**row, "id": ids[row["id"]], "parent": parent and ids[parent]})
     if given.reason not in REASONS or isinstance(given.number, bool) or given.number < 0:
@@ -171,19 +195,20 @@ def _checkpoint(row: Mapping[str, Any], ids: Mapping[str, str]) -> Checkpoint:
         given,
         pinned=bool(given.pinned),
         is_auto=bool(given.is_auto),
-        captures=tuple(map(_capture, given.captures, row["captures"])),
+        captures=tuple(_capture(*pair, images) for pair in zip(given.captures, row["captures"])),
         variables=variables,
+        cells=cells.read(row.get("cells", []), ids),
     )
 
 
-def _capture(given: Capture, row: Mapping[str, Any]) -> Capture:
+def _capture(given: Capture, row: Mapping[str, Any], images: Collection[str]) -> Capture:
     if given.kind not in get_args(CaptureKind) or given.state not in get_args(CaptureState):
         raise NoManifest(f"a capture is of no known kind ({given.kind!r:.40})")
     _text(given.engine, 100)
     _count(given.bytes)
     if given.state != "ready":
         return given
-    if given.kind == "process":
+    if given.kind == "process" and (given.engine != IMAGE or row["ref"] not in images):
         raise NoManifest("it names the memory of a process, which no export holds")
     if given.engine == "overlay":
         # Nothing else of what a sandbox was set up with is taken from a file.

@@ -16,6 +16,9 @@ from typing import BinaryIO, Final, Literal, Protocol
 Kind = Literal["file", "directory", "symlink", "hardlink", "fifo"]
 
 BLOCK: Final = 512
+END: Final = bytes(2 * BLOCK)
+"""What is behind the last member."""
+
 PIECE: Final = 1 << 20
 LARGEST_PAX: Final = 1 << 20
 """Bytes of attributes and long names of one member."""
@@ -85,16 +88,21 @@ class Writer:
 
     def add(self, member: Member, content: Iterable[bytes] = ()) -> None:
         """Write one. Raises OSError, ValueError where the content has another size."""
-        self._out.write(_header(member))
+        for part in self.parts(member, content):
+            self._out.write(part)
+
+    def parts(self, member: Member, content: Iterable[bytes] = ()) -> Iterator[bytes]:
+        """The bytes of one, in order; it counts as written. Raises as `add`."""
         self._digest.update(member.head())
+        yield _header(member)
         written = 0
         for piece in content:
-            self._out.write(piece)
             self._digest.update(piece)
+            yield piece
             written += len(piece)
         if written != member.size:
             raise ValueError(f"{member.name} changed while it was read")
-        self._out.write(bytes(-written % BLOCK))
+        yield bytes(-written % BLOCK)
 
     def digest(self) -> bytes:
         """Of everything so far."""
@@ -102,7 +110,7 @@ class Writer:
 
     def finish(self) -> None:
         """Write the end of the archive."""
-        self._out.write(bytes(2 * BLOCK))
+        self._out.write(END)
 
 
 def _header(member: Member) -> bytes:

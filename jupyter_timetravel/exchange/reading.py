@@ -36,7 +36,7 @@ _LARGEST_SIGNATURE: Final = 4096
 _MOST_MEMBERS: Final = 5_000_000
 _WINDOW: Final = 128 << 20
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
-_SPARE: Final = 64 << 20
+SPARE: Final = 64 << 20
 """Bytes of the disk that an import leaves free."""
 
 
@@ -52,6 +52,13 @@ class Unpacked:
     held: set[str] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
     layers: set[str] = field(default_factory=set)
+
+    def store_of_namespaces(self) -> NamespaceStore:
+        """Where the namespaces lie, trusted by nobody."""
+        return NamespaceStore(self.top)
+
+    def place_images(self) -> None:
+        """Put process images into the store; a file has none."""
 
     def blob(self, digest: str) -> bytes:
         """The bytes of one, whose name was checked when it was read. Raises OSError."""
@@ -106,7 +113,7 @@ class _Unpacking:
             digest = reader.digest()
             if member.name == manifest.SIGNATURE:
                 signature = reader.whole(member, _LARGEST_SIGNATURE)
-                unpacked.signed_here = _is_ours(signature, digest)
+                unpacked.signed_here = is_ours(_text_of(signature), manifest.PURPOSE, digest)
             else:
                 self._take(unpacked, member, reader)
         if signature is None:
@@ -119,7 +126,7 @@ class _Unpacking:
 
     def _check_room(self, contents: Contents) -> None:
         found = os.statvfs(self._top)
-        free = found.f_bavail * found.f_frsize - _SPARE
+        free = found.f_bavail * found.f_frsize - SPARE
         if contents.total > free:
             room = size_text(max(0, free))
             raise BadMember("", f"it unpacks to {size_text(contents.total)}, and {room} are free")
@@ -134,18 +141,11 @@ class _Unpacking:
 
     def _take(self, unpacked: Unpacked, member: Member, reader: Reader) -> None:
         name = member.name
-        if name in self._seen:
-            raise BadMember(name, "it is there twice")
-        self._seen.add(name)
+        parts = checked_parts(member, self._seen)
         self._total += member.size
         limits = unpacked.contents
         if self._total > limits.total or len(self._seen) > limits.members:
             raise BadMember(name, "the file holds more than it says")
-        parts = name.split("/")
-        if name.startswith("/"):
-            raise BadMember(name, "its name is an absolute path")
-        if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            raise BadMember(name, "its name leads out of where it belongs")
         if parts[0] == "layers" and len(parts) > 1:
             try:
                 self._maker.make(member, parts[1:], reader.content(member))
@@ -177,6 +177,20 @@ class _Unpacking:
         places[parts[0]].add(parts[1])
 
 
+def checked_parts(member: Member, seen: set[str]) -> list[str]:
+    """The parts of a name that may be one, and is new. Raises BadMember."""
+    name = member.name
+    if name in seen:
+        raise BadMember(name, "it is there twice")
+    seen.add(name)
+    parts = name.split("/")
+    if name.startswith("/"):
+        raise BadMember(name, "its name is an absolute path")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise BadMember(name, "its name leads out of where it belongs")
+    return parts
+
+
 def _write(path: Path, content: Iterator[bytes]) -> None:
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(path, flags, 0o600)
@@ -186,17 +200,21 @@ def _write(path: Path, content: Iterator[bytes]) -> None:
         os.close(fd)
 
 
-def _is_ours(data: bytes, digest: bytes) -> bool:
-    """Whether this user's key signed it. Raises NotAuthentic where it says so and did not."""
+def _text_of(data: bytes) -> str:
     try:
         signature = json.loads(data)["signature"]
         if not isinstance(signature, str):
             raise TypeError("it is no text")
     except (ValueError, KeyError, TypeError) as error:
         raise BadMember(manifest.SIGNATURE, f"it is no signature ({error!r:.100})") from error
+    return signature
+
+
+def is_ours(signature: str, purpose: str, signed: bytes) -> bool:
+    """Whether this user's key signed it. Raises NotAuthentic where it says so and did not."""
     if not signature.startswith(f"{Keys().id}:"):
         return False
-    Keys().check(manifest.PURPOSE, digest, signature, "It")
+    Keys().check(purpose, signed, signature, "It")
     return True
 
 

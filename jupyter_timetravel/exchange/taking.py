@@ -82,14 +82,24 @@ def take_in(store: Store, file: Path, *, any_ratio: bool = False) -> tuple[str, 
     markers = TRUSTED if os.geteuid() == 0 else USER
     with staging(store.directory) as top:
         unpacked = unpack(file, top, markers, any_ratio=any_ratio)
-        try:
-            sound = _Checked(str(file), unpacked)
-            taking = _Taking(store, sound, markers.prefix)
-            return taking.run()
-        except RecursionError as error:
-            raise ImportRefused(str(file), "its directories lie too deep in each other") from error
-        except (StoreError, OSError) as error:
-            raise ImportRefused(str(file), str(error)) from error
+        return take_unpacked(store, str(file), unpacked, markers.prefix)
+
+
+def take_unpacked(
+    store: Store, name: str, unpacked: Unpacked, markers: str, blobs: BlobStore | None = None
+) -> tuple[str, Contents, Origin]:
+    """Likewise, of what was unpacked.
+
+    name: what it is called in an error. markers: of its layers. blobs: the store's, where content
+    of it was put already. Raises ImportRefused.
+    """
+    try:
+        sound = _Checked(name, unpacked)
+        return _Taking(store, sound, markers, blobs).run()
+    except RecursionError as error:
+        raise ImportRefused(name, "its directories lie too deep in each other") from error
+    except (StoreError, OSError) as error:
+        raise ImportRefused(name, str(error)) from error
 
 
 class _Checked:
@@ -98,7 +108,7 @@ class _Checked:
     def __init__(self, file: str, unpacked: Unpacked) -> None:
         self._file = file
         self.unpacked = unpacked
-        self.namespaces = NamespaceStore(unpacked.top)
+        self.namespaces = unpacked.store_of_namespaces()
         self.changed: dict[str, bytes] = {}
         """Manifests that had to be written anew, by their digests."""
         self.blobs: set[str] = set()
@@ -119,7 +129,7 @@ class _Checked:
             ref = capture.ref if capture.state == "ready" else None
             if ref is not None and capture.kind == "filesystem":
                 capture = replace(capture, ref=self._snapshot(ref))
-            elif ref is not None:
+            elif ref is not None and capture.kind == "namespace":
                 self._check_namespace(ref)
             captures.append(capture)
         return replace(checkpoint, captures=tuple(captures))
@@ -211,8 +221,11 @@ class _Checked:
 
 
 class _Taking:
-    def __init__(self, store: Store, sound: _Checked, markers: str) -> None:
+    def __init__(
+        self, store: Store, sound: _Checked, markers: str, blobs: BlobStore | None
+    ) -> None:
         self._store, self._sound, self._markers = store, sound, markers
+        self._blobs = blobs or BlobStore(store.directory)
         self._contents = sound.unpacked.contents
 
     def run(self) -> tuple[str, Contents, Origin]:
@@ -225,7 +238,7 @@ class _Taking:
             imported_at=datetime.now(timezone.utc).isoformat(),
             trusted="your own key" if self._sound.unpacked.signed_here else "",
         )
-        blobs, namespaces = BlobStore(directory), NamespaceStore(directory)
+        blobs, namespaces = self._blobs, NamespaceStore(directory)
         pins = {
             Digest(c.ref)
             for one in self._sound.checkpoints
@@ -237,6 +250,7 @@ class _Taking:
             with namespaces.writing():
                 self._put(blobs, namespaces, pins)
                 self._place_layers(environment)
+                self._sound.unpacked.place_images()
                 state = contents.state
                 self._store.insert(state, contents.kernel_name, origin, self._sound.checkpoints)
         except BaseException:
@@ -258,7 +272,8 @@ class _Taking:
             for pin in pins:
                 blobs.pin(pin)
             for digest in sorted(self._sound.blobs):
-                blobs.put(self._sound.read(digest))
+                if not blobs.touch(Digest(digest)):
+                    blobs.put(self._sound.read(digest))
             for token in sorted(self._sound.held):
                 target = blobs.held_path(Digest(token))
                 if not target.exists():
@@ -270,7 +285,8 @@ class _Taking:
 
     def _place_layers(self, environment: EnvironmentDirectory) -> None:
         needed = self._contents.needed_layers()
-        if not needed:
+        held = (c for one in self._sound.checkpoints for c in one.captures)
+        if not any(c.engine == "overlay" and c.state == "ready" for c in held):
             return
         environment.make()
         for layer in needed:

@@ -95,6 +95,10 @@ def _make_image(args: argparse.Namespace) -> int:
         target = Path(args.output) if args.output else None
         export(made, args.image, base=args.base, file=target, store=store.directory)
     place = one_line(str(target), 200) if target else "Docker"
-    print(f"{args.image}: checkpoint #{checkpoint.number}, in {place}")
-    print("It holds the files of the environment, and whatever secrets were among them.")
+    text = (
+        f"{args.image}: checkpoint #{checkpoint.number}, in {place}\n"
+        "It holds the files of the environment, and whatever secrets were among them."
+    )
+    told = {"image": args.image, "path": str(target) if target else None, "text": text}
+    tell(args, text, told)
     return 0

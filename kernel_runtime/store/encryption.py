@@ -111,6 +111,29 @@ def cipher_of(directory: Path) -> Cipher | None:
     return unlock(directory, secret_in(Path(named), directory, header["kdf"]))
 
 
+def header_of(directory: Path) -> tuple[str, bytes]:
+    """The id of an encrypted store's key, and the file that holds it, encrypted.
+
+    Raises EncryptionLocked, EncryptionDamaged.
+    """
+    header = _read(directory)
+    return header["id"], json.dumps(header, indent=1).encode("ascii")
+
+
+def kdf_in(header: bytes, name: Path) -> Kdf:
+    """How the key of a header from elsewhere is made. name: what it is called in an error.
+
+    Raises EncryptionDamaged, EncryptionRefused.
+    """
+    kdf: Kdf = _parsed(name, header)["kdf"]
+    return kdf
+
+
+def open_header(header: bytes, name: Path, secret: Secret) -> Cipher:
+    """The cipher of a header from elsewhere. Raises EncryptionLocked, EncryptionDamaged."""
+    return Cipher(_data_key(name.parent, _parsed(name, header), secret))
+
+
 def key_file(directory: Path) -> Path | None:
     """The file that holds the secret, as it is named to this process."""
     named = _named.get(os.path.realpath(directory)) or os.environ.get(VARIABLE, "")
@@ -237,7 +260,15 @@ def _purpose(header: dict[str, Any]) -> str:
 def _read(directory: Path) -> dict[str, Any]:
     path = directory / FILE_NAME
     try:
-        header: dict[str, Any] = json.loads(path.read_bytes())
+        data = path.read_bytes()
+    except OSError as cause:
+        raise EncryptionLocked(path, f"it cannot be read: {cause.strerror}") from cause
+    return _parsed(path, data)
+
+
+def _parsed(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        header: dict[str, Any] = json.loads(data)
         if header["version"] != VERSION:
             raise EncryptionRefused(
                 f"{path} is of version {header['version']!r}, and this jupyter_timetravel knows "
@@ -249,8 +280,6 @@ def _read(directory: Path) -> dict[str, Any]:
             raise ValueError(f"{header['kdf']!r} is not known")
         if header["kdf"] == "scrypt" and not all(1 <= header[x] <= _MOST[x] for x in _MOST):
             raise ValueError("its numbers are absurd")
-    except OSError as cause:
-        raise EncryptionLocked(path, f"it cannot be read: {cause.strerror}") from cause
     except (ValueError, KeyError, TypeError) as cause:
         raise EncryptionDamaged(path, cause) from cause
     return header

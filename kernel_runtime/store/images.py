@@ -106,7 +106,7 @@ class ImageStore:
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._locked(exclusive=False), contextlib.ExitStack() as stack:
+            with self.locked(exclusive=False), contextlib.ExitStack() as stack:
                 older = self._base(base, stack) if base else None
                 scratch = self.path / f"tmp-{secrets.token_hex(8)}"
                 scratch.mkdir(mode=0o700)
@@ -169,14 +169,15 @@ class ImageStore:
         ref = digest_of(body)
         _save(scratch / "plan", text)
         _save(scratch / "blocks", blocks)
-        _save(scratch / "seal", self._seal(ref, stored))
+        _save(scratch / "seal", self.seal(ref, stored))
         _save(scratch / "manifest", signature.encode() + b"\n" + body)
         _sync(scratch)
         os.rename(scratch, self.path / ref)
         _sync(self.path)
         return Written(ref, taken.bytes, stored.st_size + len(text) + len(blocks))
 
-    def _seal(self, ref: str, found: os.stat_result) -> bytes:
+    def seal(self, ref: str, found: os.stat_result) -> bytes:
+        """What the page file of an image is known by. Raises KeyUnusable."""
         known = [ref, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
         body = json.dumps(known).encode()
         return self._keys.sign(_SEAL_PURPOSE, body).encode() + b"\n" + body
@@ -190,7 +191,7 @@ class ImageStore:
         are read. Raises ImageDamaged (naming the file), ImageUnusable, NotAuthentic, NotTrusted,
         KeyUnusable.
         """
-        image = OpenImage(Digest(ref), self._manifest(ref), b"")
+        image = OpenImage(Digest(ref), self.manifest(ref), b"")
         try:
             image.plan = self._named(image, "plan")
             doubtful = set()
@@ -211,7 +212,8 @@ class ImageStore:
         with self.open(ref) as image:
             self._check_blocks(image, set(range(len(image.page_files))))
 
-    def _manifest(self, ref: str) -> dict[str, Any]:
+    def manifest(self, ref: str) -> dict[str, Any]:
+        """What an image is made of, authentic. Raises as `open` does."""
         data = self._read(ref, ref, "manifest")
         signature, _, body = data.partition(b"\n")
         what = f"The process image {ref[:12]}"
@@ -308,7 +310,7 @@ class ImageStore:
             return 0
         before = self.stored_bytes()
         try:
-            with self._locked(exclusive=True):
+            with self.locked(exclusive=True):
                 self._sweep(keep, before_ns if idle else before_ns - _GRACE_NS)
         except BlockingIOError:
             return 0
@@ -339,7 +341,8 @@ class ImageStore:
                 shutil.rmtree(directory)
 
     @contextlib.contextmanager
-    def _locked(self, *, exclusive: bool) -> Iterator[None]:
+    def locked(self, *, exclusive: bool) -> Iterator[None]:
+        """Shared while an image comes into being, exclusive to delete some. Raises OSError."""
         fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)

@@ -160,6 +160,7 @@ class Commands:
         undo: bool = False,
         force: bool = False,
         compensate: bool = False,
+        partial: bool = False,
     ) -> None:
         self._check_only(only, compensate)
         # the rest is checked when the cell has ended: it may still change what is to be checked
@@ -207,12 +208,13 @@ class Commands:
         undo: bool = False,
         force: bool = False,
         compensate: bool = False,
+        partial: bool = False,
     ) -> Answer:
         restores = self._session.restores
         target = restores.target(checkpoint, undo)
         if compensate:
             await self._session.compensations.run(target, request)
-        result = await restores.restore(target, only, force=True, request=request)
+        result = await restores.restore(target, only, force=True, request=request, partial=partial)
         return {"text": result["text"] + "\n"}
 
     async def _resume(self, request: Request) -> Answer:
@@ -401,6 +403,7 @@ class Commands:
         undo: bool = False,
         force: bool = False,
         compensate: bool = False,
+        partial: bool = False,
     ) -> dict[str, Any]:
         session = self._session
         self._check_only(only, compensate)
@@ -413,7 +416,9 @@ class Commands:
                 session.restores.check_memory(target)
                 await session.restores.make_idle(force, None)
                 await session.compensations.run(target, None)
-            return await session.restores.restore(target, only, force=force, request=None)
+            return await session.restores.restore(
+                target, only, force=force, request=None, partial=partial
+            )
         finally:
             session.router.release("restore")
 
@@ -568,6 +573,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
             "process",
             "each",
             "compensate",
+            "partial",
             "stop_on_difference",
         ),
         (bool,),

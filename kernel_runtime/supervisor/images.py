@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from kernel_runtime import machine
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.image import CLOCK, ImageEngine
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed
@@ -75,7 +76,10 @@ class Images:
         try:
             clock_ns = time.monotonic_ns() + session.sandbox.clock_ahead_ns
             written = await self._engine.write(
-                frozen, session.sandbox.root, base=self._base, details={CLOCK: clock_ns}
+                frozen,
+                session.sandbox.root,
+                base=self._base,
+                details={CLOCK: clock_ns, "machine": dict(machine.here())},
             )
         except asyncio.CancelledError:
             session.put_capture(id, Capture("process", NAME, "failed", error="the kernel ended"))
@@ -127,6 +131,15 @@ class Images:
             await asyncio.to_thread(lambda: store.sweep(kept, before_ns=before_ns))
         except (StoreError, OSError) as error:
             session.log.warning("Images were not swept: %s", error)
+
+    def misfits(self, checkpoint: Checkpoint) -> list[str]:
+        """Why the image of a checkpoint cannot be loaded on this machine. Raises StoreError."""
+        capture = image_of(checkpoint)
+        directory = self._session.persistence.directory
+        if capture is None or capture.ref is None or directory is None:
+            return []
+        details = ImageStore(directory).manifest(capture.ref)["details"]
+        return machine.misfits(details.get("machine", {}))
 
     async def load(self, checkpoint: Checkpoint) -> Frozen:
         """Put the image of a checkpoint back as a frozen process. Raises RestoreFailed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ class Plan:
     lost: set[str] = field(default_factory=set)
     """Variables that the target had and the restore did not bring."""
     tell_s: float = TELL_S
+    is_whole: bool = False
+    """Whether it fails where a variable that was written cannot be loaded."""
 
     @property
     def brings_process(self) -> bool:
@@ -137,6 +140,7 @@ class Planner:
                 await session.persistence.authenticate(session.timeline, plan.target)
             except StoreError as error:
                 raise RestoreRefused(f"{error} Nothing was changed.") from error
+            await self._compare_machine(plan)
         namespace = plan.target.capture("namespace")
         if namespace is None or namespace.state != "ready":
             return
@@ -145,3 +149,21 @@ class Planner:
         except RestoreRefused:
             if not plan.has_image:
                 raise
+
+    async def _compare_machine(self, plan: Plan) -> None:
+        """Do without an image that this machine cannot load. Raises RestoreRefused if it is all
+        that there is."""
+        try:
+            why = await asyncio.to_thread(self._session.images.misfits, plan.target)
+        except StoreError:
+            return  # loading it says what is wrong, and takes the variables
+        if not why:
+            return
+        namespace = plan.target.capture("namespace")
+        if namespace is None or namespace.state != "ready":
+            raise RestoreRefused(
+                f"The process of #{plan.target.number} was made on another machine: "
+                f"{'; '.join(why)}. Its variables were not written. Nothing was changed."
+            )
+        plan.has_image = False
+        plan.warnings.append(f"the process itself does not come back here: {'; '.join(why)}")

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.dill.engine import Loaded
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.engines.workspace.model import RestoreResult
 from kernel_runtime.engines.workspace.names import printable
@@ -41,6 +42,7 @@ PORTABLE = (
 )
 
 _INTERRUPT_S = 3.0
+_LOST_SHOWN = 8
 _EXIT_S = 30.0
 
 
@@ -75,11 +77,13 @@ class Restorer(Planner):
         request: Request | None,
         tell_s: float = TELL_S,
         resumes: bool = False,
+        partial: bool = False,
     ) -> dict[str, Any]:
         """Restore; return the restore result. request: the cell that asks for it, if one does.
 
         tell_s: seconds that the result waits for what changed in the environment. resumes: memory
-        alone, and the session goes on from target.
+        alone, and the session goes on from target. partial: also where variables of another
+        machine's checkpoint cannot be loaded here; else that is a failure.
 
         Raises RestoreRefused (nothing was done) or RestoreFailed (the session is back in the state
         before). The caller holds the queue.
@@ -90,6 +94,7 @@ class Restorer(Planner):
             session.environment.make_room()
             plan = await self.plan(target, only)
             plan.tell_s, plan.resumes = tell_s, resumes
+            plan.is_whole = session.persistence.is_imported and not (partial or resumes)
             session.events.publish("restore_started", checkpoint=session.timeline.record(target))
             try:
                 await self.make_idle(force, request)
@@ -253,6 +258,8 @@ class Restorer(Planner):
         seed = plan.namespace.get("hash_seed") or session.hash_seed
         executor = await session.fresh_executor(seed)
         loaded = await session.durability.load(executor, plan.namespace)
+        if plan.is_whole:
+            _check_whole(plan, loaded)
         session.hash_seed = seed
         plan.lost = {name for name, _ in loaded.lost}
         plan.warnings += [PORTABLE, *lost_lines(loaded)]
@@ -339,6 +346,20 @@ class Restorer(Planner):
             "restore_progress",
             checkpoint={"id": plan.target.id, "number": plan.target.number},
             step=step,
+        )
+
+
+def _check_whole(plan: Plan, loaded: Loaded) -> None:
+    """Raise RestoreFailed if a variable that was written could not be loaded."""
+    assert plan.namespace is not None
+    known = {name for name, _ in plan.namespace["lost"]}
+    lost = [f"{name}: {why}" for name, why in loaded.lost if name not in known]
+    if lost:
+        more = f" (and {len(lost) - _LOST_SHOWN} more)" if len(lost) > _LOST_SHOWN else ""
+        raise RestoreFailed(
+            f"not all of its variables can be loaded here: {'; '.join(lost[:_LOST_SHOWN])}{more}. "
+            f"Install what is missing, or `%restore {plan.target.number} --partial` brings the "
+            "others."
         )
 
 

@@ -146,6 +146,16 @@ def read_manifest(store: BlobStore, snapshot_id: str) -> Manifest:
         raise SnapshotUnknown(snapshot_id, f"its manifest is damaged ({cause})") from cause
 
 
+def left_out_and_trees(store: BlobStore, snapshot_id: Digest) -> tuple[list[str], list[str]]:
+    """What a root manifest names: the list of what was left out, if there is one, and directories.
+
+    Raises BlobError; ValueError, KeyError, TypeError, IndexError where it is no manifest.
+    """
+    value = json.loads(store.get(snapshot_id))
+    trees = [row["entry"][6] for row in value["roots"] if row["entry"]]
+    return [value["left_out"]] if value["left_out"] else [], trees
+
+
 def reachable(
     store: BlobStore, snapshot_ids: Iterable[str], known: Set[str] = frozenset()
 ) -> tuple[set[str], list[tuple[str, str]]]:
@@ -161,9 +171,8 @@ def reachable(
             continue
         found.add(snapshot_id)
         try:
-            value = json.loads(store.get(Digest(snapshot_id)))
-            found.update({value["left_out"]} - {None})
-            trees = [row["entry"][6] for row in value["roots"] if row["entry"]]
+            left_out, trees = left_out_and_trees(store, Digest(snapshot_id))
+            found.update(left_out)
             _mark_trees(store, trees, found, known)
         except (BlobError, TreeDamaged) as cause:
             unread.append((snapshot_id, str(cause)))

@@ -1,0 +1,139 @@
+"""``jupyter timetravel pull``: take a timeline, or single checkpoints, from object storage."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+
+from jupyter_timetravel.exchange.manifest import Contents
+from jupyter_timetravel.offline import stored
+from jupyter_timetravel.remote import choosing, fit, published, sealing
+from jupyter_timetravel.remote.bucket import Bucket
+from jupyter_timetravel.remote.contents import contents_of
+from jupyter_timetravel.remote.errors import PullRefused
+from jupyter_timetravel.remote.fetching import Source
+from jupyter_timetravel.remote.layout import Coder, Ref
+from jupyter_timetravel.remote.listing import BadListing, Listing
+from jupyter_timetravel.remote.progress import Progress
+from jupyter_timetravel.remote.pulling import Pull, Pulled
+from kernel_runtime.store.database import Store, open_store
+from kernel_runtime.timeline.report import title
+from kernel_runtime.timeline.text import one_line, plural, size_text
+
+SUMMARY = "take a timeline, or single checkpoints, from object storage; nothing of it is run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help="where it was pushed to")
+    parser.add_argument(
+        "what", metavar="WHAT", nargs="?", help="an id or notebook's name, as `remote list` shows"
+    )
+    parser.add_argument("checkpoints", metavar="N", nargs="*", help="these only")
+    parser.add_argument("--as", dest="path", metavar="NOTEBOOK", help="let this notebook have it")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="say what of it could be restored here, and fetch nothing",
+    )
+    parser.add_argument(
+        "--partial", action="store_true", help="what is whole, where something of it is missing"
+    )
+    stored.add_store(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch it. Raises PullRefused, NoSuchTimeline, RemoteUnreachable, StoreError."""
+    os.umask(0o077)
+    bucket = Bucket(args.url)
+    directory = stored.directory_of(args)
+    path = os.path.realpath(args.path) if args.path else None
+    if path is not None and not (path.endswith(".ipynb") and os.path.isfile(path)):
+        raise PullRefused(
+            bucket.shown, f"{one_line(args.path, 200)} is no notebook", "Make the notebook first."
+        )
+    found = choosing.look(bucket, directory, ask=True)
+    ref = choosing.choose(found, bucket, args.what)
+    seal = found.seals.get(ref.sealed or "")
+    if seal is not None and not args.check:
+        sealing.prepare(directory, bucket, seal, found.secrets[seal.id])
+    coder = Coder(seal.cipher if seal is not None else None)
+    _, listing = published.everything(bucket, coder, found.seals.values(), ref)
+    if args.check:
+        return _check(args, bucket, coder, ref, listing)
+    stored.unlock(directory)
+    store = open_store(directory)
+    progress = Progress("fetched")
+    try:
+        _refuse_taken(store, bucket, path)
+        pull = Pull(store, bucket, coder, ref, listing, progress)
+        contents = _contents(args, bucket, ref, listing)
+        done = pull.run(contents, partial=args.partial)
+        progress.finish()
+        if path is not None and done.origin.trusted:
+            store.file_under(done.id, path, None)
+        elif path is not None:
+            store.file_under(done.id, None, replace(done.origin, wanted_path=path))
+    finally:
+        progress.finish()
+        store.close()
+    _tell(done, bucket, progress, path)
+    return 0
+
+
+def _check(
+    args: argparse.Namespace,
+    bucket: Bucket,
+    coder: Coder,
+    ref: Ref,
+    listing: Listing,
+) -> int:
+    contents = _contents(args, bucket, ref, listing)
+    source = Source(bucket, coder, listing.objects, Progress("read"))
+    size = size_text(sum(listing.objects.values()))
+    print(
+        f"{one_line(ref.notebook, 200)}, {plural(len(contents.checkpoints), 'checkpoint')}, "
+        f"{size} at most; restorable here:"
+    )
+    for one in contents.checkpoints:
+        print(title({"number": one.number, "label": one.label, "comment": one.comment}))
+        for line in fit.lines(one, listing, source):
+            print(f"  {line}")
+    if not ref.is_ours:
+        print(f"It is not signed by you (key {one_line(ref.key, 64)}): restoring it needs `trust`.")
+    return 0
+
+
+def _contents(args: argparse.Namespace, bucket: Bucket, ref: Ref, listing: Listing) -> Contents:
+    try:
+        return contents_of(ref, listing, args.checkpoints)
+    except BadListing as error:
+        what = f"{ref.notebook} of {bucket.shown}"
+        raise PullRefused(what, f"its list is damaged: {error}", "Push it again.") from error
+
+
+def _refuse_taken(store: Store, bucket: Bucket, path: str | None) -> None:
+    if path is not None and any(info.path == path for info in store.timelines()):
+        raise PullRefused(
+            bucket.shown,
+            f"{one_line(path, 200)} has a history of its own",
+            "Pull without --as, then `jupyter timetravel adopt`.",
+        )
+
+
+def _tell(done: Pulled, bucket: Bucket, progress: Progress, path: str | None) -> None:
+    count = plural(len(done.contents.checkpoints), "checkpoint")
+    name = one_line(done.contents.notebook, 200)
+    print(f"pulled {count} of {name} as {done.id[:12]} ({progress.text()})")
+    if done.left_out:
+        print("not whole there, and left out:")
+        for line in done.left_out:
+            print(f"  {one_line(line, 300)}")
+    if not done.origin.trusted:
+        print(
+            f"It is not signed by you (it names the key {one_line(done.contents.key, 64)}): list, "
+            "show and diff work, restoring is refused, since restoring it runs code that whoever "
+            f"made it chose. `jupyter timetravel trust {done.id[:12]}` allows it."
+        )
+    elif path is None:
+        print(f"`jupyter timetravel adopt {done.id[:12]} NOTEBOOK` lets a notebook go on with it")
