@@ -72,13 +72,15 @@ def layers_of(checkpoint: Checkpoint) -> set[str]:
 def kept(captures: Iterable[Capture]) -> list[Capture]:
     """The captures as they are in a file: what ended with its kernel has ended.
 
-    Images of processes are bound to their machine, and hold whatever was in memory.
+    Images of processes are bound to their machine, and hold whatever was in memory. The notebook as
+    it was stays where it is: its outputs are not looked for secrets.
     """
     return [
         c
         if c.kind != "process" and ((c.is_durable and c.ref is not None) or c.engine == "overlay")
         else replace(c, state="evicted", ref=None, bytes=0, error=_ENDED, details={})
         for c in captures
+        if c.kind != "document"
     ]
 
 
@@ -179,8 +181,8 @@ def _capture(given: Capture, row: Mapping[str, Any]) -> Capture:
     _count(given.bytes)
     if given.state != "ready":
         return given
-    if given.kind == "process":
-        raise NoManifest("it names the memory of a process, which no export holds")
+    if given.kind in ("process", "document"):
+        raise NoManifest(f"it names a {given.kind}, which no export holds")
     if given.engine == "overlay":
         # Nothing else of what a sandbox was set up with is taken from a file.
         return replace(given, details=_stacks(row["details"]))
