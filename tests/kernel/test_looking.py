@@ -1,4 +1,4 @@
-"""Looking into checkpoints, bringing single files, keeping the notebook as it was: over the wire."""
+"""Looking into checkpoints, bringing single files, keeping the notebook as it was."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ def test_variables_as_a_notebook_shows_them(notebook, client):
 
 def test_a_figure(notebook, client):
     pytest.importorskip("matplotlib")
-    notebook.run("from matplotlib.figure import Figure; f = Figure(); f.add_subplot().plot([1, 2]);")
+    notebook.run(
+        "from matplotlib.figure import Figure\nf = Figure(); f.add_subplot().plot([1, 2]);"
+    )
     notebook.run("f.axes[0].set_title('changed');")
     first, second = client.show(1, "f")[0], client.show(2, "f")[0]
     for one in (first, second):
