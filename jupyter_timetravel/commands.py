@@ -129,10 +129,10 @@ def keep_document(
     checkpoint: str, cells: Sequence[dict[str, Any]], trusted: bool = False
 ) -> Command[bool]:
     """Keep the cells of the notebook with a checkpoint."""
-    sent = [{"cell": cell, "trusted": trusted} for cell in cells]
+    order = [{"cell": place, "trusted": trusted} for place in range(len(cells))]
     return Command(
         "keep_document",
-        {"documents": [{"checkpoint": checkpoint, "cells": sent}]},
+        {"cells": list(cells), "documents": [{"checkpoint": checkpoint, "cells": order}]},
         lambda result: bool(result["kept"]),
     )
 

@@ -561,6 +561,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "paths": (list, type(None)),
     "names": (list, type(None)),
     "checkpoints": (list,),
+    "cells": (list,),
     "documents": (list,),
     "known": (list, type(None)),
     "path": _TEXT,

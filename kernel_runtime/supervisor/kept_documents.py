@@ -35,8 +35,8 @@ class _Sent:
     """One notebook of a request."""
 
     checkpoint: Checkpoint
-    cells: list[tuple[dict[str, Any] | str, bool]]
-    """Each whole or by its name, and whether its outputs are trusted."""
+    cells: list[tuple[int | str, bool]]
+    """Each by its place among those sent whole, or its name; whether its outputs are trusted."""
 
 
 class KeptDocuments:
@@ -45,49 +45,53 @@ class KeptDocuments:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._store: DocumentStore | None = None
+        self._counted = 0
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="documents", initializer=be_nice)
 
     # Keeping
 
-    async def keep(self, documents: list[Any]) -> dict[str, Any]:
+    async def keep(self, cells: list[Any], documents: list[Any]) -> dict[str, Any]:
         """Keep notebooks with their checkpoints; the first of a checkpoint stays.
 
-        What names a cell that is not stored is not kept, and the name is told: send it whole.
-        Raises BadRequest, DocumentRefused; what was kept before the failure stays.
+        cells: sent whole. A document that names a cell which is not stored is not kept, and the
+        name is told: send it whole. Raises BadRequest, DocumentRefused; what was kept before the
+        failure stays.
         """
-        sent = [self._read_request(one) for one in documents[:_DOCUMENTS_MOST]]
+        if not all(isinstance(cell, dict) for cell in cells):
+            raise BadRequest("Each of cells must be a cell of nbformat. Nothing was kept.")
+        sent = [self._read_request(one, len(cells)) for one in documents[:_DOCUMENTS_MOST]]
         store = self._open()
-        kept: list[dict[str, Any]] = []
+        loop = asyncio.get_running_loop()
+        kept: list[str] = []
         missing: set[str] = set()
         try:
             with store.writing():
+                digests = await loop.run_in_executor(
+                    self._worker, lambda: [store.put_cell(cell) for cell in cells]
+                )
                 for one in filter(None, sent):
-                    kept_one = await self._keep(store, one, missing)
-                    if kept_one is not None:
-                        kept.append(kept_one)
-                for told in kept:
-                    await self._session.published(told["checkpoint"])
+                    kept += await self._keep(store, one, digests, missing)
+                for id in kept:
+                    await self._session.published(id)
         except (StoreError, OSError) as error:
             raise DocumentRefused(
                 f"The notebook as it is now could not be kept: {error} The session runs on."
             ) from error
         self._make_room()
-        return {"kept": kept, "missing": sorted(missing)}
+        return {"kept": kept, "digests": digests, "missing": sorted(missing)}
 
-    def _read_request(self, one: Any) -> _Sent | None:
+    def _read_request(self, one: Any, whole: int) -> _Sent | None:
         """What is asked; None where the checkpoint is gone or has one. Raises BadRequest."""
         timeline = self._session.timeline
         try:
-            id, items = one["checkpoint"], one["cells"]
-            cells = []
-            for item in items:
-                cell = item["cell"] if "cell" in item else item["digest"]
-                if not isinstance(cell, dict if "cell" in item else str):
-                    raise TypeError("a cell is neither an object nor a name")
-                cells.append((cell, bool(item.get("trusted", False))))
+            id = one["checkpoint"]
+            cells = [(item["cell"], bool(item.get("trusted", False))) for item in one["cells"]]
+            for cell, _ in cells:
+                if not isinstance(cell, str) and not (type(cell) is int and 0 <= cell < whole):
+                    raise TypeError(f"{cell!r:.40} is no place among the cells and no name")
         except (KeyError, TypeError, AttributeError) as error:
             raise BadRequest(
-                'A document must be {"checkpoint": id, "cells": [{"cell": …} or {"digest": …}, …]} '
+                'A document must be {"checkpoint": id, "cells": [{"cell": place or digest}, …]} '
                 f"({error!r}). Nothing was kept."
             ) from None
         if len(cells) > CELLS_MOST:
@@ -100,24 +104,27 @@ class KeptDocuments:
         return None if held is not None and held.state == "ready" else _Sent(timeline[id], cells)
 
     async def _keep(
-        self, store: DocumentStore, sent: _Sent, missing: set[str]
-    ) -> dict[str, Any] | None:
+        self, store: DocumentStore, sent: _Sent, digests: list[str], missing: set[str]
+    ) -> list[str]:
+        """The id of its checkpoint, or nothing if a cell is missing."""
         loop = asyncio.get_running_loop()
-        added = store.put_bytes
-        digests, unknown, ref = await loop.run_in_executor(self._worker, _write, store, sent)
+        before = self._counted
+        unknown, ref = await loop.run_in_executor(self._worker, _write, store, sent, digests)
         missing |= unknown
         if ref is None:
-            return None
+            return []
+        # what was written since the last one counts for this one
+        self._counted = store.put_bytes
         capture = Capture(
             KIND,
             NAME,
             "ready",
-            bytes=store.put_bytes - added,
+            bytes=self._counted - before,
             ref=ref,
-            details={"cells": len(digests)},
+            details={"cells": len(sent.cells)},
         )
         self._session.put_capture(sent.checkpoint.id, capture)
-        return {"checkpoint": sent.checkpoint.id, "digests": digests}
+        return [sent.checkpoint.id]
 
     def _make_room(self) -> None:
         """Let the oldest go where a timeline keeps more than it may."""
@@ -200,15 +207,15 @@ class KeptDocuments:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
 
-def _write(store: DocumentStore, sent: _Sent) -> tuple[list[str], set[str], str | None]:
-    """In the worker: the names of all cells, those that are not stored, the name of the whole."""
-    digests = [cell if isinstance(cell, str) else store.put_cell(cell) for cell, _ in sent.cells]
+def _write(store: DocumentStore, sent: _Sent, digests: list[str]) -> tuple[set[str], str | None]:
+    """In the worker: the names that are not stored, or the name of the whole."""
+    names = [cell if isinstance(cell, str) else digests[cell] for cell, _ in sent.cells]
     unknown = store.missing({cell for cell, _ in sent.cells if isinstance(cell, str)})
     if unknown:
-        return digests, unknown, None
-    ref = store.save(zip(digests, (trusted for _, trusted in sent.cells)))
+        return unknown, None
+    ref = store.save(zip(names, (trusted for _, trusted in sent.cells)))
     store.flush()
-    return digests, set(), ref
+    return set(), ref
 
 
 def _read(store: DocumentStore, ref: str, known: set[str], authentic: bool) -> list[dict[str, Any]]:

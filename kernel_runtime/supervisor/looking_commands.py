@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.supervisor.showing import VARIABLES_MOST
+from kernel_runtime.timeline.plain_notebook import notebook_of
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -44,13 +45,19 @@ class LookingCommands:
         at = self._session.timeline.resolve(checkpoint)
         return {"checkpoint": at.id, "shown": await self._session.showing.variables(at, names)}
 
-    async def do_keep_document(self, documents: list[Any]) -> dict[str, Any]:
-        return await self._session.documents.keep(documents)
+    async def do_keep_document(self, cells: list[Any], documents: list[Any]) -> dict[str, Any]:
+        return await self._session.documents.keep(cells, documents)
 
     async def do_document(self, checkpoint: Spec, known: list[str] | None = None) -> dict[str, Any]:
         _check_texts(known or [], "known")
         at = self._session.timeline.resolve(checkpoint)
         return await self._session.documents.read(at, known or [])
+
+    async def do_notebook(self, until: Spec | None = None) -> dict[str, Any]:
+        session = self._session
+        end = session.timeline.resolve(until) if until is not None else None
+        placed = session.cells.from_fresh(end)
+        return {"notebook": notebook_of([one.record() for one in placed])}
 
 
 def _check_texts(values: list[Any], what: str) -> None:

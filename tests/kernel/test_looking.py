@@ -210,17 +210,19 @@ def test_the_notebook_is_kept_with_its_checkpoint(start_notebook, document, tmp_
             client.document(2)
         digests = [c.digest for c in client.document(1)]
         # by name: only what differs travels, and nothing is stored twice
-        cells = [{"digest": digests[0], "trusted": True}, {"cell": cell("new")}]
-        asked = [{"checkpoint": ids[2], "cells": [*cells, {"digest": "0" * 64}]}]
-        told = notebook.command("keep_document", documents=asked)
-        assert told == {"kept": [], "missing": ["0" * 64]}
-        told = notebook.command("keep_document", documents=[{**asked[0], "cells": cells}])
-        assert told["kept"][0]["digests"][0] == digests[0]
+        new, order = [cell("new")], [{"cell": digests[0], "trusted": True}, {"cell": 0}]
+        asked = {"checkpoint": ids[2], "cells": [*order, {"cell": "0" * 64}]}
+        told = notebook.command("keep_document", cells=new, documents=[asked])
+        assert (told["kept"], told["missing"]) == ([], ["0" * 64])
+        told = notebook.command("keep_document", cells=new, documents=[{**asked, "cells": order}])
+        assert told["kept"] == [ids[2]] and told["missing"] == []
         found = notebook.command("document", checkpoint=2, known=digests)["cells"]
         assert [c["cell"] and c["cell"]["source"] for c in found] == [None, "new"]
         assert [c["trusted"] for c in found] == [True, False]
         for bad in ([{}], [{"checkpoint": ids[2], "cells": [{"cell": 1}]}], ["x"], [None]):
-            assert notebook.refused("keep_document", documents=bad)["ename"] == "BadRequest"
+            told = notebook.refused("keep_document", cells=new, documents=bad)
+            assert told["ename"] == "BadRequest"
+        assert notebook.command("notebook", until=1)["notebook"]["cells"][0]["source"] == ["x = 1"]
         captures = {c.kind: c for c in client.get(1).captures}
         assert captures["document"].state == "ready" and captures["document"].bytes > 0
     blobs = tmp_path / "store" / "documents" / "blobs"
