@@ -62,9 +62,12 @@ export function apply(model: INotebookModel, snapshot: Snapshot, removeExcess: b
     }
   }
   separateUndo(shared);
+  const outputs: (() => void)[] = [];
   shared.transact(() => {
     const kept = order.filter(id => !since.includes(id));
-    kept.forEach(id => update(owners.get(id), now.get(id)!.json, wanted.get(id)!));
+    for (const id of kept) {
+      outputs.push(...update(owners.get(id), now.get(id)!.json, wanted.get(id)!));
+    }
     // cells made since that are below already stay as they are: one may be in use
     const isBelow = order.slice(kept.length).every(id => since.includes(id));
     if (!isBelow || removeExcess) {
@@ -85,6 +88,9 @@ export function apply(model: INotebookModel, snapshot: Snapshot, removeExcess: b
       moved.forEach(id => insert(order.length, now.get(id)!));
     }
   });
+  // the same step of undo, but another transaction: where printed text is replaced by other text in
+  // one, JupyterLab takes the new text for more of the old
+  shared.transact(() => outputs.forEach(set => set()));
   separateUndo(shared);
   for (const cell of model.cells) {
     if (trusted.has(cell.id)) {
@@ -93,22 +99,32 @@ export function apply(model: INotebookModel, snapshot: Snapshot, removeExcess: b
   }
 }
 
-/** Change only what differs. The shared cell is typed for what all kinds of cells have. */
-function update(shared: any, now: nbformat.ICell, { json: then, isBare }: IKeptCell): void {
+/**
+ * Change only what differs; returns what is left to do when that is done. The shared cell is typed
+ * for what all kinds of cells have.
+ */
+function update(
+  shared: any,
+  now: nbformat.ICell,
+  { json: then, isBare }: IKeptCell
+): (() => void)[] {
   if (sourceOf(now) !== sourceOf(then)) {
     shared.setSource(sourceOf(then));
   }
   if (isBare && now.execution_count === then.execution_count) {
-    return; // the outputs that are there are of the same run, as far as one can tell
+    return []; // the outputs that are there are of the same run, as far as one can tell
   }
-  if (then.cell_type === 'code') {
-    if (!JSONExt.deepEqual(now.outputs as any, then.outputs as any)) {
-      shared.setOutputs(then.outputs);
-    }
-    if (now.execution_count !== then.execution_count) {
-      shared.execution_count = then.execution_count;
-    }
+  if (then.cell_type !== 'code') {
+    return [];
   }
+  if (now.execution_count !== then.execution_count) {
+    shared.execution_count = then.execution_count;
+  }
+  if (JSONExt.deepEqual(now.outputs as any, then.outputs as any)) {
+    return [];
+  }
+  shared.clearOutputs();
+  return [() => shared.setOutputs(then.outputs)];
 }
 
 export function sourceOf(json: nbformat.ICell): string {

@@ -68,7 +68,11 @@ export class TimelinePanel extends ReactWidget {
         selected={this.selected}
         select={record => this.select(record)}
         menu={(x, y) => this._openMenu(x, y)}
-        want={records => this.isVisible && this._shown?.changes.want(records)}
+        want={records => {
+          if (this.isVisible) {
+            this._shown?.changes.want(records);
+          }
+        }}
         trans={trans}
       />
     );

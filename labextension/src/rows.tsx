@@ -84,7 +84,9 @@ export function Rows(props: IRowsProps): JSX.Element {
 
   const first = Math.max(0, Math.floor(view.top / ROW_PX) - SPARE_ROWS);
   const last = Math.min(rows.length, Math.ceil((view.top + view.height) / ROW_PX) + SPARE_ROWS);
-  useEffect(() => props.want(rows.slice(first, last).map(row => row.record)));
+  useEffect(() => {
+    props.want(rows.slice(first, last).map(row => row.record));
+  });
   const lanes = useMemo(() => Math.min(MOST_LANES, Math.max(1, ...rows.map(widthOf))), [rows]);
   return (
     <div
