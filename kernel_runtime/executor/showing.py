@@ -78,7 +78,10 @@ def _head(value: Any) -> Any:
 
 
 def _figure(value: Any) -> Any:
+    """The figure that matplotlib's object is or is in, or None."""
     for kind in type(value).__mro__:
         if (kind.__module__, kind.__name__) == ("matplotlib.figure", "Figure"):
             return value
+        if (kind.__module__, kind.__name__) == ("matplotlib.axes._axes", "Axes"):
+            return value.figure
     return None

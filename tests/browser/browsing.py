@@ -97,9 +97,11 @@ class Notebook:
 
     def wait(self, cells: int, status: str = "idle") -> None:
         self.cell(cells - 1).wait_for()
-        # in a narrow toolbar it is there, but not in view
-        selector = f'.jp-Notebook-ExecutionIndicator[data-status="{status}"]'
-        self.page.locator(selector).first.wait_for(state="attached")
+        # in a narrow toolbar it is there, but not in view. In JupyterLab the indicator misses a
+        # change of the kernel's state now and then, the status bar does not
+        indicator = f'.jp-Notebook-ExecutionIndicator[data-status="{status}"]'
+        bar = f'#jp-main-statusbar :text-matches("\\| {status}$", "i")'
+        self.page.locator(f"{indicator}, {bar}").first.wait_for(state="attached")
 
     @property
     def panel(self) -> Any:

@@ -17,12 +17,12 @@ pytest.importorskip("matplotlib")
 
 MAKE = """\
 import pandas as pd
-from matplotlib.figure import Figure
+import matplotlib.pyplot as plt
 df = pd.DataFrame({"a": range(1000), "b": "old"})
-fig = Figure(); fig.add_subplot().plot([1, 2, 3])
+fig, ax = plt.subplots(); ax.plot([1, 2, 3])
 fig.savefig("plot.png")
 open("notes.txt", "w").write("".join(f"line {n}\\n" for n in range(50)))
-print("made"); fig"""
+print("made")"""
 CHANGE = """\
 df.loc[3, "b"] = "new"; fig.axes[0].set_title("later"); fig.savefig("plot.png")
 open("notes.txt", "w").write("".join(f"line {n if n != 25 else 'X'}\\n" for n in range(50)))
@@ -47,14 +47,15 @@ def test_looking_into_a_difference(
     person.execute("apputils:change-theme", theme=theme)
     person.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
     person.show_panel()
-    person.run(0, "made")
-    person.run(1, "changed")
-    person.row(2, head="true").wait_for()
+    for index in range(2):
+        person.run(index)
+        person.cell(index).locator(".jp-OutputArea-output img").wait_for()
+        person.row(index + 1, head="true").wait_for()
 
     changed = person.row(2).locator(".jp-TimeTravel-changed")
-    person.expect(changed).to_have_text("3 variables· 2 files")
+    person.expect(changed).to_have_text("3 variables2 files")
     names = changed.locator("span").first.get_attribute("title")
-    assert set(names.splitlines()) == {"~ df", "~ fig", "+ extra"}
+    assert set(names.splitlines()) == {"~ df", "~ ax", "+ extra"}
     person.expect(person.row(1).locator(".jp-TimeTravel-changed")).to_contain_text("2 files")
 
     person.choose(1, "Compare with the Present")
@@ -69,7 +70,7 @@ def test_looking_into_a_difference(
     person.expect(patch.locator('[data-sign="-"]')).to_have_text("-line 25\n")
     person.expect(patch.locator('[data-sign="+"]')).to_have_text("+line X\n")
     assert patch.locator("span").count() == 9  # the head, three lines around, two that differ
-    for kind, line in (("files", "plot.png"), ("variables", "fig")):
+    for kind, line in (("files", "plot.png"), ("variables", "ax")):
         images = look_at(kind, line).locator("img")
         person.expect(images).to_have_count(2)
         assert len({images.nth(at).get_attribute("src") for at in (0, 1)}) == 2
