@@ -17,7 +17,9 @@ from jupyter_timetravel.records import (
     Applied,
     Brought,
     CellRecord,
+    Changes,
     Differences,
+    DocumentCell,
     Event,
     Outside,
     Record,
@@ -25,6 +27,8 @@ from jupyter_timetravel.records import (
     ResetResult,
     RestoreResult,
     Result,
+    ShownFile,
+    ShownVariable,
     Status,
     Verified,
 )
@@ -173,6 +177,34 @@ class AsyncClient:
     async def bring(self, checkpoint: Spec, names: Sequence[str]) -> Brought:
         """See ``Client.bring``."""
         return await self._call(commands.bring(checkpoint, names))
+
+    async def bring_files(self, checkpoint: Spec, *paths: str | Path) -> Brought:
+        """See ``Client.bring_files``."""
+        return await self._call(commands.bring_files(checkpoint, [str(path) for path in paths]))
+
+    async def changes(self, *checkpoints: Spec) -> tuple[Changes, ...]:
+        """See ``Client.changes``."""
+        return await self._call(commands.changes(checkpoints))
+
+    async def file(
+        self, path: str, checkpoint: Spec | None = None, root: str | None = None
+    ) -> ShownFile:
+        """See ``Client.file``."""
+        return await self._call(commands.file(path, checkpoint, root))
+
+    async def show(self, checkpoint: Spec, *names: str) -> tuple[ShownVariable, ...]:
+        """See ``Client.show``."""
+        return await self._call(commands.show(checkpoint, names))
+
+    async def keep_document(
+        self, checkpoint: str, cells: Sequence[dict[str, Any]], trusted: bool = False
+    ) -> bool:
+        """See ``Client.keep_document``."""
+        return await self._call(commands.keep_document(checkpoint, cells, trusted))
+
+    async def document(self, checkpoint: Spec) -> tuple[DocumentCell, ...]:
+        """See ``Client.document``."""
+        return await self._call(commands.document(checkpoint))
 
     async def resume(self, force: bool = False) -> RestoreResult:
         """See ``Client.resume``."""

@@ -27,7 +27,9 @@ from jupyter_timetravel.records import (
     Applied,
     Brought,
     CellRecord,
+    Changes,
     Differences,
+    DocumentCell,
     Event,
     Outside,
     Record,
@@ -35,6 +37,8 @@ from jupyter_timetravel.records import (
     ResetResult,
     RestoreResult,
     Result,
+    ShownFile,
+    ShownVariable,
     Status,
     Verified,
 )
@@ -212,6 +216,38 @@ class Client:
     def bring(self, checkpoint: Spec, names: Sequence[str]) -> Brought:
         """Bring single variables of a checkpoint into the present; all else stays."""
         return self._call(commands.bring(checkpoint, names))
+
+    def bring_files(self, checkpoint: Spec, *paths: str | Path) -> Brought:
+        """Bring single files and directories back as they were; all else stays."""
+        return self._call(commands.bring_files(checkpoint, [str(path) for path in paths]))
+
+    def changes(self, *checkpoints: Spec) -> tuple[Changes, ...]:
+        """What each of these changed since its parent; those without one are left out."""
+        return self._call(commands.changes(checkpoints))
+
+    def file(self, path: str, checkpoint: Spec | None = None, root: str | None = None) -> ShownFile:
+        """A file as it was at a checkpoint, or as it is: text up to 256 KiB, images up to 4 MiB.
+
+        path: absolute, or below ``root`` (None: the first directory of the workspace).
+        """
+        return self._call(commands.file(path, checkpoint, root))
+
+    def show(self, checkpoint: Spec, *names: str) -> tuple[ShownVariable, ...]:
+        """Variables as a cell that ends with their names would show them."""
+        return self._call(commands.show(checkpoint, names))
+
+    def keep_document(
+        self, checkpoint: str, cells: Sequence[dict[str, Any]], trusted: bool = False
+    ) -> bool:
+        """Keep the notebook's cells (nbformat) with a checkpoint; False where it has some already.
+
+        checkpoint: its id. trusted: whether the outputs may run scripts when they are shown.
+        """
+        return self._call(commands.keep_document(checkpoint, cells, trusted))
+
+    def document(self, checkpoint: Spec) -> tuple[DocumentCell, ...]:
+        """The cells and outputs of the notebook as it was. Raises DocumentRefused."""
+        return self._call(commands.document(checkpoint))
 
     def resume(self, force: bool = False) -> RestoreResult:
         """Go on with the newest state from before this kernel that is on the disk."""

@@ -15,13 +15,17 @@ from jupyter_timetravel.records import (
     Applied,
     Brought,
     CellRecord,
+    Changes,
     Differences,
+    DocumentCell,
     Outside,
     Record,
     ReplayResult,
     ResetResult,
     RestoreResult,
     Result,
+    ShownFile,
+    ShownVariable,
     Status,
     Verified,
 )
@@ -98,6 +102,47 @@ def restore(
 def bring(checkpoint: Spec, names: Sequence[str]) -> Command[Brought]:
     """Bring single variables into the present."""
     return Command("bring", {"checkpoint": checkpoint, "names": list(names)}, records.read_brought)
+
+
+def bring_files(checkpoint: Spec, paths: Sequence[str]) -> Command[Brought]:
+    """Bring single files and directories of the workspace into the present."""
+    return Command("bring", {"checkpoint": checkpoint, "paths": list(paths)}, records.read_brought)
+
+
+def changes(checkpoints: Sequence[Spec]) -> Command[tuple[Changes, ...]]:
+    """What each of these changed since its parent."""
+    return Command("changes", {"checkpoints": list(checkpoints)}, records.read_changes)
+
+
+def file(path: str, checkpoint: Spec | None = None, root: str | None = None) -> Command[ShownFile]:
+    """A file as it was, or as it is."""
+    args: dict[str, Any] = {"path": path, "root": root}
+    if checkpoint is not None:
+        args["checkpoint"] = checkpoint
+    return Command("file", args, records.read_file)
+
+
+def show(checkpoint: Spec, names: Sequence[str]) -> Command[tuple[ShownVariable, ...]]:
+    """Variables as a notebook would show them."""
+    args = {"checkpoint": checkpoint, "names": list(names)}
+    return Command("show", args, records.read_shown)
+
+
+def keep_document(
+    checkpoint: str, cells: Sequence[dict[str, Any]], trusted: bool = False
+) -> Command[bool]:
+    """Keep the cells of the notebook with a checkpoint."""
+    order = [{"cell": place, "trusted": trusted} for place in range(len(cells))]
+    return Command(
+        "keep_document",
+        {"cells": list(cells), "documents": [{"checkpoint": checkpoint, "cells": order}]},
+        lambda result: bool(result["kept"]),
+    )
+
+
+def document(checkpoint: Spec) -> Command[tuple[DocumentCell, ...]]:
+    """The cells of the notebook as it was."""
+    return Command("document", {"checkpoint": checkpoint}, records.read_document)
 
 
 def resume(force: bool = False) -> Command[RestoreResult]:

@@ -6,6 +6,7 @@ handed on (configuration, memory, engines) stay dictionaries.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -194,12 +195,64 @@ class ReplayResult:
 
 @dataclass(frozen=True)
 class Brought:
-    """Single variables of ``checkpoint`` that are in the present now."""
+    """Single variables or files of ``checkpoint`` that are in the present now."""
 
     checkpoint: Record
     safety: Record
     names: tuple[str, ...]
     text: str
+    files: tuple[FileChange, ...] = ()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How many names differ, and the first of them, each with its sign: ``+``, ``-`` or ``~``."""
+
+    count: int
+    names: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a checkpoint changed since its parent; None where that is not known."""
+
+    checkpoint: str
+    parent: str
+    variables: Counted
+    files: Counted | None
+    packages: Counted | None
+
+
+@dataclass(frozen=True)
+class ShownFile:
+    """A file as it was: ``text``, or an image in ``data``; neither where it is something else."""
+
+    path: str
+    root: str
+    exists: bool
+    size: int | None
+    mime: str | None
+    text: str | None
+    data: bytes | None
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class ShownVariable:
+    """A variable as a notebook would show it, by MIME type; or ``error``: why it is not shown."""
+
+    name: str
+    data: Mapping[str, str]
+    error: str | None
+
+
+@dataclass(frozen=True)
+class DocumentCell:
+    """A cell of a notebook as it was; ``trusted``: whether its outputs may run scripts."""
+
+    digest: str
+    trusted: bool
+    cell: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -465,7 +518,46 @@ def read_brought(result: Result) -> Brought:
         safety=read_record(result["safety"]),
         names=tuple(result["names"]),
         text=result["text"],
+        files=_file_changes(result.get("files", ())),
     )
+
+
+def read_changes(result: Result) -> tuple[Changes, ...]:
+    """The answer of ``changes``."""
+    return tuple(
+        Changes(
+            one["checkpoint"],
+            one["parent"],
+            _counted(one["variables"]),
+            None if one["files"] is None else _counted(one["files"]),
+            None if one["packages"] is None else _counted(one["packages"]),
+        )
+        for one in result["changes"]
+    )
+
+
+def _counted(data: Result) -> Counted:
+    return Counted(data["count"], tuple((sign, name) for sign, name in data["names"]))
+
+
+def read_file(result: Result) -> ShownFile:
+    """The answer of ``file``."""
+    known = {f.name: result[f.name] for f in fields(ShownFile)}
+    data = result["data"]
+    return ShownFile(**{**known, "data": None if data is None else base64.b64decode(data)})
+
+
+def read_shown(result: Result) -> tuple[ShownVariable, ...]:
+    """The answer of ``show``."""
+    return tuple(
+        ShownVariable(name, one.get("data", {}), one.get("error"))
+        for name, one in result["shown"].items()
+    )
+
+
+def read_document(result: Result) -> tuple[DocumentCell, ...]:
+    """The answer of ``document``."""
+    return tuple(DocumentCell(**one) for one in result["cells"])
 
 
 def read_verified(result: Result) -> tuple[Verified, ...]:

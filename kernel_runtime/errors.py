@@ -41,5 +41,13 @@ class EnvironmentRefused(TimeTravelError):
     """The environment (the files outside of the workspace) cannot be used as asked."""
 
 
+class NotShown(TimeTravelError):
+    """What was to be looked at cannot be shown; nothing was changed."""
+
+
+class DocumentRefused(TimeTravelError):
+    """A notebook's cells as they were cannot be kept, or read; nothing was changed."""
+
+
 class SandboxError(TimeTravelError):
     """The sandbox cannot be set up or does not answer."""

@@ -77,9 +77,10 @@ def kept(captures: Iterable[Capture], images: Collection[str] = ()) -> list[Capt
     """The captures as they are in a file: what ended with its kernel has ended.
 
     Images of processes are bound to their machine, and hold whatever was in memory; none is kept
-    but those that `images` names.
+    but those that `images` names. The notebook as it was stays where it is: its outputs are not
+    looked for secrets.
     """
-    return [_kept(one, images) for one in captures]
+    return [_kept(one, images) for one in captures if one.kind != "document"]
 
 
 def _kept(capture: Capture, images: Collection[str]) -> Capture:
@@ -210,6 +211,8 @@ def _capture(given: Capture, row: Mapping[str, Any], images: Collection[str]) ->
         return given
     if given.kind == "process" and (given.engine != IMAGE or row["ref"] not in images):
         raise NoManifest("it names the memory of a process, which no export holds")
+    if given.kind == "document":
+        raise NoManifest("it names a document, which no export holds")
     if given.engine == "overlay":
         # Nothing else of what a sandbox was set up with is taken from a file.
         return replace(given, details=_stacks(row["details"]))

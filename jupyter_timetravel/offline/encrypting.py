@@ -19,6 +19,7 @@ from jupyter_timetravel.offline.environment import room_of
 from kernel_runtime.store import encryption
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import FILE_NAME, Store, open_store
+from kernel_runtime.store.documents import DocumentStore
 from kernel_runtime.store.encryption import EncryptionRefused, Kdf, Secret
 from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.timeline.text import plural, size_text
@@ -84,6 +85,7 @@ def _seal(store: Store, *, rewrite: bool) -> list[str]:
     for what, parts in (
         ("files", BlobStore(store.directory).seal_plain()),
         ("variables", NamespaceStore(store.directory).seal_plain()),
+        ("notebooks as they were", DocumentStore(store.directory).seal_plain()),
     ):
         sizes = [size for _, size in parts]
         lines.append(f"sealed: {plural(len(sizes), 'piece')} of {what}, {size_text(sum(sizes))}")
@@ -105,7 +107,8 @@ def _refuse_while_used(store: Store) -> None:
 
 def told(directory: Path) -> list[str]:
     """What lies in an encrypted store and is not sealed, with its room on the disk."""
-    plain = BlobStore(directory).plain_bytes() + NamespaceStore(directory).plain_bytes()
+    stores = BlobStore(directory), NamespaceStore(directory), DocumentStore(directory)
+    plain = sum(one.plain_bytes() for one in stores)
     rows = [
         (plain, "content from before it was encrypted: encrypt --rewrite seals it"),
         (_room(_backups(directory)), "a list of checkpoints of an earlier version, likewise"),

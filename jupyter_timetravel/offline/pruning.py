@@ -29,9 +29,10 @@ from kernel_runtime.errors import BadRequest, EnvironmentRefused
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import Store, TimelineInfo
 from kernel_runtime.store.digests import Digest
+from kernel_runtime.store.documents import DocumentStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.images import ImageStore
-from kernel_runtime.store.namespaces import FOLDER, NamespaceStore
+from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.timeline import (
     Capture,
     Checkpoint,
@@ -347,23 +348,29 @@ def _images(store: Store, report: Report) -> None:
 
 
 def _namespaces(store: Store, report: Report) -> None:
-    """Delete what no checkpoint's namespace needs."""
-    if not (store.directory / FOLDER).is_dir():
-        return
-    namespaces = NamespaceStore(store.directory)
+    """Delete what no checkpoint's namespace needs, and no notebook as it was."""
+    for kind, what, make in (
+        ("namespace", "namespaces", NamespaceStore),
+        ("document", "notebooks as they were", DocumentStore),
+    ):
+        if (store.directory / make.folder).is_dir():
+            _contents(store, report, kind, what, make(store.directory))
+
+
+def _contents(store: Store, report: Report, kind: str, what: str, contents: NamespaceStore) -> None:
     try:
         if report.dry_run:
-            wanted = namespaces.wanted(store.references("namespace"))
-            gone = set(namespaces.blobs()) - wanted
-            count, size = len(gone), namespaces.bytes_of(gone)
+            wanted = contents.wanted(store.references(kind))
+            gone = set(contents.blobs()) - wanted
+            count, size = len(gone), contents.bytes_of(gone)
         else:
-            swept = namespaces.sweep(lambda: store.references("namespace"))
+            swept = contents.sweep(lambda: store.references(kind))
             count, size = swept.removed, swept.freed_bytes
     except (StoreError, OSError) as error:
-        report.add(f"the content of namespaces was left as it is: {error}")
+        report.add(f"the content of {what} was left as it is: {error}")
         return
     if count:
-        report.add(f"{plural(count, 'piece')} of namespaces", size)
+        report.add(f"{plural(count, 'piece')} of {what}", size)
 
 
 def _is_old(blobs: BlobStore, pin: Digest) -> bool:

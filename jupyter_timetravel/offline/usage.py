@@ -21,6 +21,7 @@ from kernel_runtime.engines.workspace.snapshots import reachable
 from kernel_runtime.errors import EnvironmentRefused
 from kernel_runtime.store.blobs import BlobStore, Digest
 from kernel_runtime.store.database import Store, TimelineInfo
+from kernel_runtime.store.documents import DocumentStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.timeline import Checkpoint, Timeline
@@ -45,7 +46,8 @@ class Row:
 
 @dataclass
 class Needs:
-    """What checkpoints name: in the workspace's store, in that of namespaces, as layers."""
+    """What checkpoints name: in the workspace's store, in those of namespaces and of notebooks as
+    they were, as layers."""
 
     files: set[str] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
@@ -59,6 +61,7 @@ class Stores:
         self.store = store
         self.files = BlobStore(store.directory)
         self.namespaces = NamespaceStore(store.directory)
+        self.documents = DocumentStore(store.directory)
 
     def needs(self, checkpoints: Iterable[Checkpoint], known: Needs | None = None) -> Needs:
         """What these need beyond what is known. What cannot be read needs nothing."""
@@ -66,17 +69,13 @@ class Stores:
         ready = [c for one in checkpoints for c in one.captures if c.state == "ready" and c.ref]
         snapshots = [c.ref or "" for c in ready if c.kind == "filesystem" and c.engine != "overlay"]
         files, _ = reachable(self.files, snapshots, known.files)
-        namespaces = self._namespaces(c.ref or "" for c in ready if c.kind == "namespace")
-        return Needs(files, namespaces - known.namespaces)
-
-    def _namespaces(self, manifests: Iterable[str]) -> set[str]:
-        found: set[str] = set()
-        for manifest in manifests:
-            try:
-                found |= self.namespaces.wanted([manifest])
-            except StoreError:
-                found.add(manifest)
-        return found
+        contents: set[str] = set()
+        for capture in ready:
+            if capture.kind == "namespace":
+                contents |= _contents(self.namespaces, capture.ref or "")
+            elif capture.kind == "document":
+                contents |= _contents(self.documents, capture.ref or "")
+        return Needs(files, contents - known.namespaces)
 
     def room(self, files: Set[str], namespaces: Set[str]) -> int:
         """Bytes on the disk."""
@@ -85,12 +84,14 @@ class Stores:
             self.files.room(map(Digest, files))
             + room_of(self.files.held_path(Digest(name)) for name in held)
             + self.namespaces.bytes_of(namespaces)
+            + self.documents.bytes_of(namespaces)
         )
 
     def unneeded(self, needed: Needs) -> int:
         """Bytes on the disk of what is stored and not among these."""
         files = {*self.files.blobs(), *os.listdir(self.files.path / "held")}
-        return self.room(files - needed.files, set(self.namespaces.blobs()) - needed.namespaces)
+        contents = {*self.namespaces.blobs(), *self.documents.blobs()}
+        return self.room(files - needed.files, contents - needed.namespaces)
 
     def charges(self, info: TimelineInfo, timeline: Timeline, known: Needs) -> dict[str, int]:
         """What each checkpoint adds to what those before it need, see ``charging_order``."""
@@ -112,6 +113,13 @@ class Stores:
             known.namespaces |= new.namespaces
             known.layers |= new.layers
         return found
+
+
+def _contents(store: NamespaceStore, manifest: str) -> set[str]:
+    try:
+        return store.wanted([manifest])
+    except StoreError:
+        return {manifest}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

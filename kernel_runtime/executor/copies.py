@@ -1,4 +1,4 @@
-"""What a copy of the session does instead of living on: pickle the namespace, and end.
+"""What a copy of the session does instead of living on: pickle the namespace, or show some of it.
 
 A copy is woken from a frozen process (TT_WAKE_COPY): it has all of the session's memory, none of
 its descriptors and none of its Python threads. Nothing that it does may reach the world or the
@@ -34,20 +34,37 @@ def serve(kernel: ExecutorKernel, link: int, files: Sequence[OpenFile]) -> NoRet
         try:
             confine.confine()  # once more: where there is no filter, nothing of the user's may run
             request = channel.hear()
-            if request["command"] != "dump":
-                raise ValueError(f"a copy cannot {request['command']}")
-            from kernel_runtime.executor.namespace.dumping import dump
-
-            state = session_state(kernel, files)
-            state.frozen_at = request["frozen_at"]
-            state.directory = kernel.timetravel.directory
-            manifest = dump(state, channel, cut=cutting.cut)
-            channel.say(done=True, manifest=manifest)
+            _COMMANDS[request["command"]](kernel, files, channel, request)
             status = 0
         except BaseException as error:  # whatever it is, the supervisor is told
             channel.say(done=True, error=f"{type(error).__name__}: {error}")
     finally:
         os._exit(status)
+
+
+def _dump(
+    kernel: ExecutorKernel, files: Sequence[OpenFile], channel: BlobClient, request: dict[str, Any]
+) -> None:
+    from kernel_runtime.executor.namespace.dumping import dump
+
+    state = session_state(kernel, files)
+    state.frozen_at = request["frozen_at"]
+    state.directory = kernel.timetravel.directory
+    manifest = dump(state, channel, cut=cutting.cut)
+    channel.say(done=True, manifest=manifest)
+
+
+def _show(
+    kernel: ExecutorKernel, files: Sequence[OpenFile], channel: BlobClient, request: dict[str, Any]
+) -> None:
+    from kernel_runtime.executor.showing import show
+
+    for name, shown in show(kernel.shell, request["names"]):
+        channel.say(name=name, shown=shown)
+    channel.say(done=True)
+
+
+_COMMANDS = {"dump": _dump, "show": _show}
 
 
 def session_state(kernel: ExecutorKernel, files: Sequence[OpenFile]) -> SessionState:

@@ -36,7 +36,6 @@ from kernel_runtime.store.keys import Keys, NotTrusted, signer
 VERSION: Final = 1
 FOLDER: Final = "namespaces"
 
-_PURPOSE: Final = "namespace manifest 1"
 _HEAD: Final = b"timetravel manifest 1 "
 _HEAD_LENGTH: Final = len(_HEAD) + 16 + 1 + 64  # key id, colon, signature
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -56,12 +55,16 @@ class NamespaceUnusable(StoreError):
 class NamespaceStore:
     """The namespaces of one store directory. Thread safe; several processes may use it at once."""
 
+    folder = FOLDER
+    purpose = "namespace manifest 1"
+    """Of the signatures of manifests."""
+
     def __init__(self, store: Path, keys: Keys | None = None) -> None:
         """store: the store's directory, not the one below. Raises StoreError, EncryptionLocked."""
         try:
-            self._blobs = BlobStore(store / FOLDER, Compressed(), home=store)
+            self._blobs = BlobStore(store / self.folder, Compressed(), home=store)
         except OSError as cause:
-            raise refused(store / FOLDER, cause) from cause
+            raise refused(store / self.folder, cause) from cause
         self._keys = keys or Keys()
         self._lock = threading.Lock()
         self._writers = 0
@@ -140,7 +143,7 @@ class NamespaceStore:
         Raises KeyUnusable, BlobStoreFull, BlobNotStored. Not durable before `flush`.
         """
         text = _text_of(manifest)
-        return self._save(self._keys.sign(_PURPOSE, text), text)
+        return self._save(self._keys.sign(self.purpose, text), text)
 
     def save_foreign(self, manifest: dict[str, Any], signature: str) -> str:
         """Store a manifest with the signature that came with it; ``adopt`` makes it ours.
@@ -158,7 +161,7 @@ class NamespaceStore:
         Raises NamespaceUnusable, KeyUnusable, BlobError.
         """
         _, text = self._parts(digest)
-        return self._save(self._keys.sign(_PURPOSE, text), text)
+        return self._save(self._keys.sign(self.purpose, text), text)
 
     def flush(self) -> None:
         """Make everything put so far durable. Raises StoreError if the disk refuses."""
@@ -185,7 +188,7 @@ class NamespaceStore:
         of a newer version), BlobMissing, BlobDamaged, KeyUnusable.
         """
         signature, text = self._parts(digest)
-        self._keys.check(_PURPOSE, text, signature, f"The namespace {digest[:12]}")
+        self._keys.check(self.purpose, text, signature, f"The namespace {digest[:12]}")
         return _read(digest, text)
 
     def is_trusted(self, digest: str) -> bool:
@@ -211,12 +214,7 @@ class NamespaceStore:
         """
         manifest, _ = self.look_at(digest)
         try:
-            return {
-                _checked(name)
-                for unit in manifest["units"]
-                for pieces in (unit["stream"], *unit["buffers"])
-                for name, _ in pieces
-            }
+            return set(map(_checked, self._names_in(manifest)))
         except (KeyError, TypeError, ValueError) as cause:
             raise NamespaceUnusable(digest, f"its list is incomplete ({cause!r})") from cause
 
@@ -279,6 +277,16 @@ class NamespaceStore:
         return found
 
     # -- inside -------------------------------------------------------------------------------
+
+    @staticmethod
+    def _names_in(manifest: dict[str, Any]) -> Iterable[str]:
+        """The blobs that a manifest names. Raises KeyError, TypeError or ValueError."""
+        return [
+            name
+            for unit in manifest["units"]
+            for pieces in (unit["stream"], *unit["buffers"])
+            for name, _ in pieces
+        ]
 
     def _begun(self) -> list[int]:
         """When the dumps that are open now began, in the time of the store's filesystem."""

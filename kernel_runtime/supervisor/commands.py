@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.errors import BadRequest, CheckpointRefused, RestoreRefused, TimeTravelError
+from kernel_runtime.supervisor.bringing import bring_files
 from kernel_runtime.supervisor.channels import Message
 from kernel_runtime.supervisor.events import VERSION
 from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.looking_commands import LookingCommands
 from kernel_runtime.supervisor.outside import Outside
 from kernel_runtime.supervisor.replays import ReplayPlan
 from kernel_runtime.supervisor.router import Request
@@ -46,7 +48,8 @@ class Commands:
         self._after_cell: Callable[[Request], Awaitable[Answer]] | None = None
         self._handlers: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
             name[3:]: handler
-            for name, handler in inspect.getmembers(self, inspect.ismethod)
+            for part in (LookingCommands(session), self)
+            for name, handler in inspect.getmembers(part, inspect.ismethod)
             if name.startswith("do_")
         }
 
@@ -430,21 +433,34 @@ class Commands:
         finally:
             router.release("restore")
 
-    async def do_bring(self, checkpoint: Spec, names: list[str]) -> dict[str, Any]:
+    async def do_bring(
+        self,
+        checkpoint: Spec,
+        names: list[str] | None = None,
+        paths: list[str] | None = None,
+    ) -> dict[str, Any]:
         router = self._session.router
         router.hold("bring")
         try:
             await self._wait_idle()
-            return await self._bring(None, checkpoint, names)
+            return await self._bring(None, checkpoint, names, paths)
         finally:
             router.release("bring")
 
     async def _bring(
-        self, request: Request | None, checkpoint: Spec, names: list[str]
+        self,
+        request: Request | None,
+        checkpoint: Spec,
+        names: list[str] | None = None,
+        paths: list[str] | None = None,
     ) -> dict[str, Any]:
-        if not all(isinstance(name, str) for name in names):
-            raise BadRequest("names must be a list of texts. Nothing was changed.")
+        if not all(isinstance(name, str) for name in [*(names or ()), *(paths or ())]):
+            raise BadRequest("names and paths must be lists of texts. Nothing was changed.")
+        if names is not None and paths is not None:
+            raise BadRequest("Bring names or paths, not both at once. Nothing was changed.")
         target = self._session.timeline.resolve(checkpoint)
+        if names is None:
+            return await bring_files(self._session, target, list(paths or ()), request)
         return await self._session.portable.bring(target, list(dict.fromkeys(names)), request)
 
     async def do_verify(self, checkpoint: Spec | None = None) -> dict[str, Any]:
@@ -557,7 +573,13 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "only": (*_TEXT, type(None)),
     "set": (dict, type(None)),
     "paths": (list, type(None)),
-    "names": (list,),
+    "names": (list, type(None)),
+    "checkpoints": (list,),
+    "cells": (list,),
+    "documents": (list,),
+    "known": (list, type(None)),
+    "path": _TEXT,
+    "root": (*_TEXT, type(None)),
     "skip": (list,),
     "since": (*_NAME, type(None)),
     "until": (*_NAME, type(None)),

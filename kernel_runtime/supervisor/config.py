@@ -142,6 +142,12 @@ class Supervisor(Configurable):
     keep_daily = Integer(
         60, min=0, help="And the last of each of the newest so many days that have one."
     ).tag(config=True, live=True)
+    documents_most = Integer(
+        256 << 20,
+        min=0,
+        help="Bytes of notebooks as they were, cells and outputs, that a timeline keeps; the "
+        "oldest go first.",
+    ).tag(config=True, live=True)
     max_processes = Integer(2000, min=2, help="Most frozen processes that are kept.").tag(
         config=True, live=True
     )

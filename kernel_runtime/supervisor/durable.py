@@ -50,7 +50,7 @@ class Durability:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="durable", initializer=_be_nice)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="durable", initializer=be_nice)
         self._asked: list[str] = []
         self._newest: str | None = None
         self._last = 0.0
@@ -206,7 +206,7 @@ class Durability:
         store = self.engine.store
         added = store.put_bytes
         frozen_at = self._session.timeline[id].created_at.timestamp()
-        async with self._copy(id) as link:
+        async with self.copy(id) as link:
             manifest = await loop.run_in_executor(
                 self._worker, self.engine.take_in, link, frozen_at
             )
@@ -228,7 +228,7 @@ class Durability:
         )
 
     @contextlib.asynccontextmanager
-    async def _copy(self, id: str) -> AsyncIterator[socket.socket]:
+    async def copy(self, id: str) -> AsyncIterator[socket.socket]:
         """A copy of a frozen process, ready to be asked. Raises CheckpointRefused."""
         session = self._session
         frozen = session.frozen.get(id)
@@ -317,7 +317,7 @@ class Durability:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
 
-def _be_nice() -> None:
+def be_nice() -> None:
     """Of a thread of ours: on Linux each has a nice value of its own (setpriority(2))."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 19)

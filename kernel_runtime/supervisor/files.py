@@ -176,18 +176,25 @@ class Files:
         if self._store is not None:
             await self._run(self._store.flush)
 
-    async def plan(self, snapshot_id: str) -> RestorePlan:
-        """Check what a restore needs. Raises WorkspaceError."""
+    async def plan(
+        self, snapshot_id: str, only: frozenset[tuple[int, bytes]] | None = None
+    ) -> RestorePlan:
+        """Check what a restore needs, of all files or of some. Raises WorkspaceError."""
         assert self._engine is not None
-        return await self._run(self._plan, self._engine, snapshot_id)
+        return await self._run(self._plan, self._engine, snapshot_id, only)
 
-    def _plan(self, engine: WorkspaceEngine, snapshot_id: str) -> RestorePlan:
+    def _plan(
+        self,
+        engine: WorkspaceEngine,
+        snapshot_id: str,
+        only: frozenset[tuple[int, bytes]] | None,
+    ) -> RestorePlan:
         from kernel_runtime.engines.workspace.places import refuse_elsewhere
 
         if not self._is_imported:
             looks = self._document.looks if self._document is not None else None
             refuse_elsewhere(engine, snapshot_id, looks)
-        return engine.plan_restore(snapshot_id)
+        return engine.plan_restore(snapshot_id, only=only)
 
     async def restore(self, plan: RestorePlan, safety: Snapshot | None) -> RestoreResult:
         """Carry a plan out. Raises WorkspaceError; then the files are as before."""
@@ -213,6 +220,14 @@ class Files:
             # the engine's diff(a, None) tells what a restore of a would do: the other direction
             return list(await self._run(self._engine.current_changes, a))
         return list(await self._run(self._engine.diff, a, b))
+
+    async def read(self, ref: str, path: bytes, root: int, most: int) -> tuple[bytes, int]:
+        """The first bytes of a file of a snapshot, and its size.
+
+        Raises FileNotFoundError, WorkspaceError, OSError.
+        """
+        assert self._engine is not None
+        return await self._run(self._engine.read_beginning, ref, path, root, most)
 
     def as_json(self, change: Change) -> dict[str, Any]:
         """Return a change as docs/protocol.md has it."""

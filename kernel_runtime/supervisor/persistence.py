@@ -224,6 +224,10 @@ class Persistence:
         """The images, likewise."""
         return self._named("process", "image")
 
+    def documents(self) -> set[str]:
+        """The notebooks as they were, likewise."""
+        return self._named("document", "cells")
+
     def _named(self, kind: str, engine: str) -> set[str]:
         if self._store is None:
             raise StoreError("The store is closed.")

@@ -73,7 +73,7 @@ class RescueRestorer(Restorer):
                 f"Nothing was changed.{problem}"
             ) from error
         if done is not None and done.kept_aside_id is not None:
-            self._keep_aside(safety, done)
+            self.keep_aside(safety, done)
         session.timeline.move_head(plan.target.id)
         session.persistence.save_state(session.timeline)
         what = f"The files are those of #{plan.target.number}"

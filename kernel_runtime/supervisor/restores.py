@@ -179,7 +179,7 @@ class Restorer(Planner):
             session.take_up(executor)
             session.reconcile_comms(executor, request)
         if done is not None and done.kept_aside_id is not None:
-            self._keep_aside(safety, done)
+            self.keep_aside(safety, done)
         whole = only is None or plan.resumes
         session.timeline.move_head(plan.target.id if whole else safety.checkpoint.id)
         session.persistence.save_state(session.timeline)
@@ -325,7 +325,7 @@ class Restorer(Planner):
         if problem:
             raise RestoreFailed(f"The restore of #{plan.target.number} failed: {cause}.{problem}")
 
-    def _keep_aside(self, safety: Taken, done: RestoreResult) -> None:
+    def keep_aside(self, safety: Taken, done: RestoreResult) -> None:
         """What was replaced and not in the safety snapshot belongs to that checkpoint too."""
         session = self._session
         aside = Capture(

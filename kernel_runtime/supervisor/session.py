@@ -39,6 +39,7 @@ from kernel_runtime.supervisor.files import Files
 from kernel_runtime.supervisor.history import History
 from kernel_runtime.supervisor.images import Images
 from kernel_runtime.supervisor.inner import InnerCells
+from kernel_runtime.supervisor.kept_documents import KeptDocuments
 from kernel_runtime.supervisor.last_words import KEPT, StartFailure, explain
 from kernel_runtime.supervisor.memory import MemoryKeeper
 from kernel_runtime.supervisor.package_steps import PackageSteps
@@ -49,6 +50,7 @@ from kernel_runtime.supervisor.replays import Replayer
 from kernel_runtime.supervisor.rescue import Rescue
 from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Request, Router
+from kernel_runtime.supervisor.showing import Showing
 from kernel_runtime.timeline.model import Capture
 
 _SHUTDOWN_S = 2.0
@@ -132,6 +134,8 @@ class Session:
         self.memory = MemoryKeeper(self)
         self.durability = Durability(self)
         self.images = Images(self, runtime_dir)
+        self.documents = KeptDocuments(self)
+        self.showing = Showing(self)
         self.cells = Cells(self)
         self.inner = InnerCells(self)
         self.compensations = Compensations(self)
@@ -209,6 +213,7 @@ class Session:
         await self.persistence.sweep()
         await self.durability.sweep()
         await self.images.sweep()
+        await self.documents.sweep()
         async with self.lock:
             await self.environment.collect(self.layers_in_use())
         changed = await self.environment.changed_since_last_time()
@@ -417,6 +422,7 @@ class Session:
         self._closing = True
         self.router.hold("shutdown")
         await self.durability.stop()
+        self.documents.stop()
         for task in self._tasks - self._publishing - {asyncio.current_task()}:
             task.cancel()
         if self._publishing:

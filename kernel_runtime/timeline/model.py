@@ -18,7 +18,7 @@ from kernel_runtime.errors import BadRequest
 from kernel_runtime.timeline.cells import Cell, count_effects
 from kernel_runtime.timeline.text import storable
 
-CaptureKind = Literal["process", "filesystem", "namespace"]
+CaptureKind = Literal["process", "filesystem", "namespace", "document"]
 CaptureState = Literal["pending", "ready", "failed", "evicted"]
 Reason = Literal["cell", "manual", "safety", "restart", "start"]
 Summary = Mapping[str, Any]
@@ -105,7 +105,7 @@ class Checkpoint:
     @property
     def has_durable_session(self) -> bool:
         """Whether variables can be brought back from it without its frozen process."""
-        return any(c.is_durable for c in self.captures if c.kind != "filesystem")
+        return any(c.is_durable for c in self.captures if c.kind in ("process", "namespace"))
 
     @property
     def is_kept(self) -> bool:

@@ -1,8 +1,11 @@
 /** What the user's commands do, with the questions before and the notifications after. */
 import { Dialog, InputDialog, Notification, showDialog } from '@jupyterlab/apputils';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { Contents } from '@jupyterlab/services';
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { DiffBody, IChoice, PreviewBody, ReplayBody } from './diff';
+import { DiffBody, IChoice, ILook, PreviewBody, ReplayBody } from './dialogs';
+import { IChosen } from './diff';
 import { ISubject } from './follow';
 import { holds, ICheckpoint, IRestored, ISettings, Only } from './tokens';
 
@@ -11,11 +14,19 @@ export interface IActionSettings {
   set(name: keyof ISettings, value: boolean): Promise<void>;
 }
 
+/** What of the front end actions use beside the kernel. */
+export interface IMeans {
+  settings: IActionSettings;
+  rendermime: IRenderMimeRegistry | null;
+  contents: Contents.IManager;
+  trans: TranslationBundle;
+}
+
 export class Actions {
-  constructor(
-    private _settings: IActionSettings,
-    private _trans: TranslationBundle
-  ) {}
+  constructor(private _means: IMeans) {
+    this._settings = _means.settings;
+    this._trans = _means.trans;
+  }
 
   /** Go back, after a preview unless that is turned off. */
   async restore(subject: ISubject, record: ICheckpoint, only: Only = null): Promise<void> {
@@ -39,8 +50,10 @@ export class Actions {
         }
         ({ notebook, compensate } = choice);
       }
+      // first: if the cells cannot be read, nothing is done
+      const cells = notebook ? await document!.at(record) : null;
       const result = await timeline.restore(record, only, compensate);
-      const takeBack = notebook ? document!.putBack(record) : null;
+      const takeBack = cells && document!.putBack(record, cells);
       this._tellRestored(subject, result, takeBack);
     });
   }
@@ -58,23 +71,49 @@ export class Actions {
   }
 
   /** Put the cells back as they were; the kernel stays where it is. */
-  asItWas(subject: ISubject, record: ICheckpoint): void {
-    const takeBack = subject.document?.putBack(record) ?? null;
-    if (takeBack === null) {
-      this._tell(
-        'warning',
-        this._trans.__(
-          'The cells at #%1 are not known: this page was opened after it. Nothing was changed.',
-          record.number
-        )
-      );
+  async asItWas(subject: ISubject, record: ICheckpoint): Promise<void> {
+    const { document } = subject;
+    if (document === null) {
       return;
     }
-    this._tell(
-      'success',
-      this._trans.__('The cells are as they were at #%1.', record.number),
-      takeBack
-    );
+    await this._attempt(async () => {
+      const takeBack = document.putBack(record, await document.at(record));
+      const text = this._trans.__('The cells are as they were at #%1.', record.number);
+      this._tell('success', text, takeBack);
+    });
+  }
+
+  /** Write the cells that led to a checkpoint as a notebook. */
+  async exportCells(subject: ISubject, record: ICheckpoint): Promise<void> {
+    const { contents } = this._means;
+    const own = subject.widget.sessionContext.path;
+    const answer = await InputDialog.getText({
+      title: this._trans.__('Export the Cells That Lead to #%1', record.number),
+      label: this._trans.__('A new notebook, without what was taken back'),
+      text: own.replace(/(\.ipynb)?$/, ` #${record.number}.ipynb`),
+      okLabel: this._trans.__('Export')
+    });
+    const path = (answer.value ?? '').trim();
+    if (!answer.button.accept || path === '') {
+      return;
+    }
+    await this._attempt(async () => {
+      if (!path.endsWith('.ipynb')) {
+        throw new Error(this._trans.__('%1 does not end with .ipynb. Nothing was written.', path));
+      }
+      const isThere = await contents.get(path, { content: false }).then(
+        () => true,
+        () => false
+      );
+      if (isThere) {
+        throw new Error(
+          this._trans.__('%1 exists. Nothing was written; choose another name.', path)
+        );
+      }
+      const content = await subject.timeline.plainNotebook(record);
+      await contents.save(path, { type: 'notebook', format: 'json', content });
+      this._tell('success', this._trans.__('Written: %1', path));
+    });
   }
 
   async checkpoint(subject: ISubject): Promise<void> {
@@ -124,14 +163,52 @@ export class Actions {
   async compare(subject: ISubject, record: ICheckpoint, other: ICheckpoint | null): Promise<void> {
     await this._attempt(async () => {
       const diff = await subject.timeline.diff(record, other);
-      await showDialog({
+      const canBring = other === null && holds(record).memory;
+      const buttons = [Dialog.okButton({ label: this._trans.__('Close') })];
+      if (canBring) {
+        buttons.unshift(
+          Dialog.createButton({ label: this._trans.__('Bring the Chosen'), actions: ['bring'] })
+        );
+      }
+      const answer = await showDialog({
         title: other
           ? this._trans.__('From #%1 to #%2', record.number, other.number)
           : this._trans.__('From #%1 to the present', record.number),
-        body: new DiffBody(diff, this._trans),
-        buttons: [Dialog.okButton({ label: this._trans.__('Close') })]
+        body: new DiffBody(diff, this._look(subject, record, other), canBring, this._trans),
+        buttons,
+        defaultButton: buttons.length - 1
       });
+      if (answer.button.actions.includes('bring')) {
+        const { names, paths } = answer.value as IChosen;
+        if (names.size > 0) {
+          await this.bring(subject, record, { names: [...names] });
+        }
+        if (paths.size > 0) {
+          await this.bring(subject, record, { paths: [...paths] });
+        }
+      }
     });
+  }
+
+  /** What a checkpoint changed. */
+  async whatItChanged(subject: ISubject, record: ICheckpoint): Promise<void> {
+    const parent = subject.timeline.records.get(record.parent ?? '');
+    if (parent !== undefined) {
+      await this.compare(subject, parent, record);
+    }
+  }
+
+  /** What is needed to look into the differences of two states; null: the present. */
+  private _look(subject: ISubject, before: ICheckpoint | null, after: ICheckpoint | null): ILook {
+    const { document, timeline } = subject;
+    const isKnown = [before, after].every(at => at === null || (document?.has(at) ?? false));
+    return {
+      sides: { timeline, before, after, rendermime: this._means.rendermime },
+      cells:
+        document !== null && isKnown
+          ? async () => [await document.at(before), await document.at(after)]
+          : null
+    };
   }
 
   /** Ask with which other one to compare. */
@@ -152,9 +229,13 @@ export class Actions {
     }
   }
 
-  async bring(subject: ISubject, record: ICheckpoint, names: string[]): Promise<void> {
+  async bring(
+    subject: ISubject,
+    record: ICheckpoint,
+    what: { names: string[] } | { paths: string[] }
+  ): Promise<void> {
     await this._attempt(async () => {
-      const { text, safety } = await subject.timeline.bring(record, names);
+      const { text, safety } = await subject.timeline.bring(record, what);
       this._tell('success', text, () =>
         this._attempt(async () => {
           this._tellRestored(subject, await subject.timeline.restore(safety));
@@ -207,7 +288,7 @@ export class Actions {
     };
     const answer = await showDialog({
       title: only === null ? this._trans.__('Go back to #%1?', record.number) : what[only],
-      body: new PreviewBody(plan, notebook, this._trans),
+      body: new PreviewBody(plan, this._look(subject, null, record), notebook, this._trans),
       buttons: [
         Dialog.cancelButton({ label: this._trans.__('Cancel') }),
         Dialog.okButton({ label: this._trans.__('Go back') })
@@ -238,6 +319,19 @@ export class Actions {
     });
   }
 
+  /** A new kernel, and the variables of the one before it are on the disk: say so once. */
+  offerResume(subject: ISubject, record: ICheckpoint): void {
+    const text = this._trans.__(
+      '%1: its last session can go on from #%2.',
+      subject.widget.title.label,
+      record.number
+    );
+    Notification.emit(text, 'info', {
+      autoClose: 15_000,
+      actions: [{ label: this._trans.__('Resume'), callback: () => void this.resume(subject) }]
+    });
+  }
+
   private async _attempt(work: () => Promise<unknown>): Promise<void> {
     try {
       await work();
@@ -259,6 +353,9 @@ export class Actions {
       actions
     });
   }
+
+  private _settings: IActionSettings;
+  private _trans: TranslationBundle;
 }
 
 /** A notification is cut after 140 characters by JupyterLab: it is cut where a line ends, here. */

@@ -132,6 +132,15 @@ export function addCommands(
     actions.compareWith(on, record)
   );
   addAbout(
+    CommandIDs.changed,
+    trans.__('What It Changed'),
+    (on, record) => actions.whatItChanged(on, record),
+    record => subject()?.timeline.records.has(record.parent ?? '') ?? false
+  );
+  addAbout(CommandIDs.exportCells, trans.__('Export Its Cells…'), (on, record) =>
+    actions.exportCells(on, record)
+  );
+  addAbout(
     CommandIDs.replay,
     trans.__('Replay from Here…'),
     (on, record) => actions.replay(on, record),
@@ -140,7 +149,8 @@ export function addCommands(
   addAbout(
     CommandIDs.bring,
     trans.__('Bring Variables into the Present'),
-    (on, record, args) => actions.bring(on, record, (args.names as string[] | undefined) ?? []),
+    (on, record, args) =>
+      actions.bring(on, record, { names: (args.names as string[] | undefined) ?? [] }),
     record => holds(record).memory
   );
   addAbout(

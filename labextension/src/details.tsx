@@ -22,7 +22,9 @@ const BUTTONS = [
   CommandIDs.restoreMemory,
   CommandIDs.restoreFiles,
   CommandIDs.asItWas,
-  CommandIDs.comparePresent
+  CommandIDs.changed,
+  CommandIDs.comparePresent,
+  CommandIDs.exportCells
 ];
 
 export function Details(props: IDetailsProps): JSX.Element {
@@ -45,7 +47,8 @@ export function Details(props: IDetailsProps): JSX.Element {
   const kinds = {
     process: trans.__('Memory'),
     filesystem: trans.__('Files'),
-    namespace: trans.__('Variables on disk')
+    namespace: trans.__('Variables on disk'),
+    document: trans.__('Notebook')
   };
   const states = {
     pending: trans.__('being written'),

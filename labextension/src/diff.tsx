@@ -1,15 +1,17 @@
 /** What differs between two states: variables, files, packages, environment variables. */
 import { TranslationBundle } from '@jupyterlab/translation';
-import { ReactWidget } from '@jupyterlab/ui-components';
-import React from 'react';
+import React, { useState } from 'react';
 
-import { IChange, IDiff, IEffect, IReplayed, IRestored, ISummary } from './tokens';
+import { IKeptCell, Snapshot, sourceOf } from './cells';
+import { CellView, FileView, ISides, Loaded, VariableView } from './inspect';
+import { IChange, IDiff, ISummary } from './tokens';
 import { size } from './times';
 
 /** Rows of one table beyond this are counted, not shown. */
-const MOST = 200;
+export const MOST = 200;
 
 interface ILine {
+  id?: string;
   sign: '+' | '−' | '~';
   name: string;
   before: string;
@@ -40,6 +42,7 @@ function variableLines(diff: IDiff): ILine[] {
 function fileLines(changes: IChange[]): ILine[] {
   const signs = { created: '+', deleted: '−', changed: '~', metadata: '~' } as const;
   return changes.map(change => ({
+    id: absolute(change),
     sign: signs[change.kind],
     name: change.path,
     before: size(change.size_before),
@@ -56,24 +59,38 @@ function valueLines(found: { name: string; before: string | null; after: string 
   }));
 }
 
-function Section(props: {
+/** What can be chosen in a list of differences. */
+export interface IChosen {
+  names: Set<string>;
+  /** Absolute paths. */
+  paths: Set<string>;
+}
+
+interface ISectionProps {
   title: string;
+  kind: string;
   lines: ILine[];
+  /** What is shown when a line is opened, or null where there is nothing more. */
+  open: ((line: ILine) => React.ReactNode) | null;
+  /** Of the lines that are chosen, by what they are chosen as; null where none can be. */
+  chosen: { set: Set<string>; of(line: ILine): string | null } | null;
   trans: TranslationBundle;
-}): JSX.Element | null {
-  const { title, lines, trans } = props;
+}
+
+function Section(props: ISectionProps): JSX.Element | null {
+  const { title, kind, lines, chosen, trans } = props;
   if (lines.length === 0) {
     return null;
   }
-  const words = { '+': trans.__('added'), '−': trans.__('removed'), '~': trans.__('changed') };
   return (
-    <section className="jp-TimeTravel-section">
+    <section className="jp-TimeTravel-section" data-kind={kind}>
       <h3>
         {title} ({lines.length})
       </h3>
       <table>
         <thead>
           <tr>
+            {chosen && <th scope="col">{trans.__('bring')}</th>}
             <th scope="col">{trans.__('what')}</th>
             <th scope="col">{trans.__('name')}</th>
             <th scope="col">{trans.__('from')}</th>
@@ -82,16 +99,7 @@ function Section(props: {
         </thead>
         <tbody>
           {lines.slice(0, MOST).map(line => (
-            <tr key={line.name} data-name={line.name} data-sign={line.sign}>
-              <td title={words[line.sign]} aria-label={words[line.sign]}>
-                {line.sign}
-              </td>
-              <th scope="row" dir="auto">
-                {line.name}
-              </th>
-              <td dir="auto">{line.before}</td>
-              <td dir="auto">{line.after}</td>
-            </tr>
+            <Line key={line.id ?? line.name} {...props} line={line} />
           ))}
         </tbody>
       </table>
@@ -100,162 +108,170 @@ function Section(props: {
   );
 }
 
-export function Differences(props: { diff: IDiff; trans: TranslationBundle }): JSX.Element {
-  const { diff, trans } = props;
-  const sections: [string, ILine[]][] = [
-    [trans.__('Variables'), variableLines(diff)],
-    [trans.__('Files'), fileLines(diff.files)],
-    [trans.__('Packages'), valueLines(diff.packages)],
-    [trans.__('Files outside of the workspace'), fileLines(diff.environment)],
-    [trans.__('Environment variables'), valueLines(diff.environ)]
-  ];
-  const isEmpty = sections.every(([, lines]) => lines.length === 0);
+function Line(props: ISectionProps & { line: ILine }): JSX.Element {
+  const { line, open, chosen, trans } = props;
+  const [isOpen, setOpen] = useState(false);
+  const words = { '+': trans.__('added'), '−': trans.__('removed'), '~': trans.__('changed') };
+  const choice = chosen?.of(line) ?? null;
+  return (
+    <>
+      <tr data-name={line.name} data-sign={line.sign}>
+        {chosen && (
+          <td>
+            {choice !== null && (
+              <input
+                type="checkbox"
+                aria-label={trans.__('Choose %1', line.name)}
+                onChange={event =>
+                  event.target.checked ? chosen.set.add(choice) : chosen.set.delete(choice)
+                }
+              />
+            )}
+          </td>
+        )}
+        <td title={words[line.sign]}>
+          <span aria-hidden="true">{line.sign}</span>
+          <span className="jp-TimeTravel-hidden">{words[line.sign]}</span>
+        </td>
+        <th scope="row" dir="auto">
+          {open ? (
+            <button
+              className="jp-TimeTravel-open"
+              aria-expanded={isOpen}
+              title={trans.__('Show it before and after')}
+              onClick={() => setOpen(!isOpen)}
+            >
+              <span aria-hidden="true">{isOpen ? '▾' : '▸'}</span> {line.name}
+            </button>
+          ) : (
+            line.name
+          )}
+        </th>
+        <td dir="auto">{line.before}</td>
+        <td dir="auto">{line.after}</td>
+      </tr>
+      {isOpen && (
+        <tr data-inside={line.name}>
+          <td colSpan={chosen ? 5 : 4}>{open!(line)}</td>
+        </tr>
+      )}
+    </>
+  );
+}
+
+interface IDifferencesProps {
+  diff: IDiff;
+  sides: ISides;
+  /** The cells of the two states, where they are known. */
+  cells: (() => Promise<[Snapshot, Snapshot]>) | null;
+  chosen: IChosen | null;
+  trans: TranslationBundle;
+}
+
+export function Differences(props: IDifferencesProps): JSX.Element {
+  const { diff, sides, cells, chosen, trans } = props;
+  const inspect = { sides, trans };
+  const changeOf = new Map(
+    [...diff.files, ...diff.environment].map(change => [absolute(change), change])
+  );
+  const openFile = (line: ILine) => <FileView {...inspect} change={changeOf.get(line.id!)!} />;
+  const openVariable = (line: ILine) => (
+    <VariableView {...inspect} name={line.name} sign={line.sign} />
+  );
+  const section = (
+    kind: string,
+    title: string,
+    lines: ILine[],
+    open: ISectionProps['open'] = null,
+    choose: ISectionProps['chosen'] = null
+  ) => <Section {...{ kind, title, lines, open, trans }} chosen={choose} />;
+  const isEmpty = !(
+    [diff.files, diff.packages, diff.environment, diff.environ].some(list => list.length > 0) ||
+    Object.values(diff.variables).some(list => list.length > 0)
+  );
   return (
     <div className="jp-TimeTravel-diff">
       {isEmpty && <p>{trans.__('No difference is known.')}</p>}
-      {sections.map(([title, lines]) => (
-        <Section key={title} title={title} lines={lines} trans={trans} />
-      ))}
+      {section(
+        'variables',
+        trans.__('Variables'),
+        variableLines(diff),
+        openVariable,
+        // what was made since cannot be brought from before
+        chosen && { set: chosen.names, of: line => (line.sign === '+' ? null : line.name) }
+      )}
+      {section(
+        'files',
+        trans.__('Files'),
+        fileLines(diff.files),
+        openFile,
+        chosen && { set: chosen.paths, of: line => line.id! }
+      )}
+      {section('packages', trans.__('Packages'), valueLines(diff.packages))}
+      {section(
+        'environment',
+        trans.__('Files outside of the workspace'),
+        fileLines(diff.environment),
+        openFile
+      )}
+      {section('environ', trans.__('Environment variables'), valueLines(diff.environ))}
       {!diff.environment_complete && (
         <p>{trans.__('Not all files outside of the workspace are listed.')}</p>
+      )}
+      {cells && (
+        <Loaded load={cells} trans={trans}>
+          {([before, after]) => {
+            const pairs = pairsOf(before, after);
+            return section('cells', trans.__('Cells'), cellLines(pairs, trans), line => {
+              const pair = pairs.get(line.id!)!;
+              return <CellView {...inspect} before={pair[0]} after={pair[1]} />;
+            });
+          }}
+        </Loaded>
       )}
     </div>
   );
 }
 
-/** What no restore takes back. */
-function Effects(props: { effects: IEffect[]; trans: TranslationBundle }): JSX.Element | null {
-  const { effects, trans } = props;
-  if (effects.length === 0) {
-    return null;
-  }
-  return (
-    <section className="jp-TimeTravel-section" data-effects={effects.length}>
-      <h3>
-        {trans.__('No restore takes this back')} ({effects.length})
-      </h3>
-      <ul>
-        {effects.slice(0, MOST).map((effect, at) => (
-          <li key={at} dir="auto">
-            {effect.cell}: {effect.text}
-          </li>
-        ))}
-      </ul>
-    </section>
-  );
+function absolute(change: IChange): string {
+  return `${change.root.replace(/\/$/, '')}/${change.path}`;
 }
 
-/** The body of the dialog before a replay. */
-export class ReplayBody extends ReactWidget {
-  constructor(
-    private _plan: IReplayed,
-    private _trans: TranslationBundle
-  ) {
-    super();
-    this.addClass('jp-TimeTravel-dialog');
-  }
+type Pair = [IKeptCell | null, IKeptCell | null];
 
-  protected render(): JSX.Element {
-    const trans = this._trans;
-    return (
-      <div>
-        <p>{trans.__('The session goes back, and these cells run again, in this order:')}</p>
-        <ol>
-          {this._plan.not_run.map(cell => (
-            <li key={cell.cell}>
-              {cell.cell} <code>{cell.code}</code>
-            </li>
-          ))}
-        </ol>
-        <Effects effects={this._plan.effects} trans={trans} />
-      </div>
-    );
+/** The cells that differ, by id, in the order of the second notebook. */
+function pairsOf(before: Snapshot, after: Snapshot): Map<string, Pair> {
+  const old = new Map(before.map(cell => [cell.json.id as string, cell]));
+  const pairs = new Map<string, Pair>();
+  for (const cell of after) {
+    const id = cell.json.id as string;
+    const was = old.get(id) ?? null;
+    old.delete(id);
+    if (was === null || (was !== cell && !isAlike(was, cell))) {
+      pairs.set(id, [was, cell]);
+    }
   }
+  old.forEach((cell, id) => pairs.set(id, [cell, null]));
+  return pairs;
 }
 
-/** The body of a dialog that compares. */
-export class DiffBody extends ReactWidget {
-  constructor(
-    private _diff: IDiff,
-    private _trans: TranslationBundle
-  ) {
-    super();
-    this.addClass('jp-TimeTravel-dialog');
-  }
-
-  protected render(): JSX.Element {
-    return <Differences diff={this._diff} trans={this._trans} />;
-  }
+function isAlike(a: IKeptCell, b: IKeptCell): boolean {
+  const outputs = (cell: IKeptCell) => JSON.stringify(cell.json.outputs ?? []);
+  return sourceOf(a.json) === sourceOf(b.json) && outputs(a) === outputs(b);
 }
 
-export interface IChoice {
-  /** Run the registered undos of effects first. */
-  compensate: boolean;
-  /** Put the notebook's cells back, too. */
-  notebook: boolean;
-  /** Go on showing this preview. */
-  preview: boolean;
+function cellLines(pairs: Map<string, Pair>, trans: TranslationBundle): ILine[] {
+  const told = (cell: IKeptCell | null) =>
+    cell === null ? '' : trans._n('%1 output', '%1 outputs', outputsOf(cell));
+  return [...pairs].map(([id, [before, after]]) => ({
+    id,
+    sign: before === null ? '+' : after === null ? '−' : '~',
+    name: sourceOf((after ?? before)!.json).split('\n')[0] || trans.__('(empty)'),
+    before: told(before),
+    after: told(after)
+  }));
 }
 
-/** The body of the dialog before a restore. */
-export class PreviewBody extends ReactWidget {
-  constructor(
-    private _plan: IRestored,
-    /** null where the cells of that time are not known. */
-    private _notebook: boolean | null,
-    private _trans: TranslationBundle
-  ) {
-    super();
-    this.addClass('jp-TimeTravel-dialog');
-    this._choice = { compensate: false, notebook: _notebook === true, preview: true };
-  }
-
-  getValue(): IChoice {
-    return this._choice;
-  }
-
-  protected render(): JSX.Element {
-    const trans = this._trans;
-    const plan = this._plan;
-    const box = (name: keyof IChoice, text: string, isOn: (checked: boolean) => boolean) => (
-      <label className="jp-TimeTravel-choice">
-        <input
-          type="checkbox"
-          name={name}
-          defaultChecked={isOn(this._choice[name])}
-          onChange={event => (this._choice[name] = isOn(event.target.checked))}
-        />
-        {text}
-      </label>
-    );
-    return (
-      <div>
-        <p>{trans.__('Everything stays undoable: the present is kept as a checkpoint first.')}</p>
-        {plan.warnings.map(text => (
-          <p key={text} className="jp-TimeTravel-warning">
-            {text}
-          </p>
-        ))}
-        <Differences diff={plan} trans={trans} />
-        {plan.environment_paths !== undefined && (
-          <p>{trans.__('%1 paths outside of the workspace differ.', plan.environment_paths)}</p>
-        )}
-        <Effects effects={plan.effects ?? []} trans={trans} />
-        {(plan.compensations?.length ?? 0) > 0 &&
-          box(
-            'compensate',
-            trans.__(
-              'First run what the cells registered to undo that: %1',
-              plan.compensations!.map(item => item.text).join(', ')
-            ),
-            on => on
-          )}
-        {this._notebook !== null &&
-          box('notebook', trans.__("Put the notebook's cells and outputs back, too"), on => on)}
-        {box('preview', trans.__('Do not show this again'), on => !on)}
-      </div>
-    );
-  }
-
-  private _choice: IChoice;
+function outputsOf(cell: IKeptCell): number {
+  return ((cell.json.outputs ?? []) as unknown[]).length;
 }

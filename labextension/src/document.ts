@@ -1,23 +1,14 @@
-/** A notebook's cells as they were at each checkpoint, kept in this page's memory. */
-import { ICellModel, isCodeCellModel } from '@jupyterlab/cells';
-import * as nbformat from '@jupyterlab/nbformat';
-import { INotebookModel, NotebookPanel } from '@jupyterlab/notebook';
-import { JSONExt } from '@lumino/coreutils';
+/** A notebook's cells as they were at each checkpoint: of this page's memory, or of the kernel. */
+import { INotebookModel, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { apply, CellReader, IKeptCell, Snapshot } from './cells';
+import { Keeper } from './keeper';
 import { Timeline } from './model';
 import { ICheckpoint } from './tokens';
 
-/** About so many characters of cells and outputs are kept for each notebook; the oldest go first. */
+/** About so many characters of cells and outputs are in memory for each notebook. */
 const BUDGET = 128e6;
-
-interface IKeptCell {
-  json: nbformat.ICell;
-  trusted: boolean;
-  weight: number;
-}
-
-type Snapshot = IKeptCell[];
 
 export interface IPutBack {
   /** Cells that were made since: they are below the others. */
@@ -29,9 +20,17 @@ export class NotebookDocument {
     readonly panel: NotebookPanel,
     readonly timeline: Timeline
   ) {
+    this._keeper = new Keeper(timeline);
     timeline.created.connect((_, record) => this._keep(record), this);
     timeline.leaving.connect(() => (this._leaving = this._take()), this);
     timeline.changed.connect(this._dropDeleted, this);
+    NotebookActions.executionScheduled.connect(this._onRun, this);
+    const flush = () => this._keeper.flush();
+    window.addEventListener('pagehide', flush);
+    panel.disposed.connect(() => {
+      window.removeEventListener('pagehide', flush);
+      NotebookActions.executionScheduled.disconnect(this._onRun, this);
+    });
   }
 
   /** The cells were put back, or that was undone. `since` are those that were made since. */
@@ -43,19 +42,22 @@ export class NotebookDocument {
   readonly shown = new Map<string, ICheckpoint>();
 
   has(record: ICheckpoint): boolean {
-    return this._snapshots.has(record.id);
+    return this._snapshots.has(record.id) || this._keeper.has(record);
+  }
+
+  /** The cells at a checkpoint, null: now. Throws where they are not known. */
+  async at(record: ICheckpoint | null): Promise<Snapshot> {
+    if (record === null) {
+      return this._take();
+    }
+    return this._snapshots.get(record.id) ?? (await this._keeper.fetch(record));
   }
 
   /**
    * Put the cells back as they were, as one undoable edit of the shared document. Cells that were
-   * made since are kept, below the others. Returns what undoes it, with every cell as it is now, or
-   * null where the cells of that time are not known.
+   * made since are kept, below the others. Returns what undoes it, with every cell as it is now.
    */
-  putBack(record: ICheckpoint): (() => void) | null {
-    const snapshot = this._snapshots.get(record.id);
-    if (snapshot === undefined) {
-      return null;
-    }
+  putBack(record: ICheckpoint, snapshot: Snapshot): () => void {
     const before = this._take();
     const shownBefore = [...this.shown];
     this._apply(snapshot, false);
@@ -68,6 +70,12 @@ export class NotebookDocument {
       this._nowShown(shownBefore);
       this._putBackDone.emit({ since: new Set() });
     };
+  }
+
+  private _apply(snapshot: Snapshot, removeExcess: boolean): void {
+    if (this._model !== null) {
+      apply(this._model, snapshot, removeExcess);
+    }
   }
 
   private _nowShown(runs: [string, ICheckpoint][]): void {
@@ -93,29 +101,29 @@ export class NotebookDocument {
     return at ?? null;
   }
 
+  private _onRun(_: unknown, args: { notebook: unknown; cell: { model: { id: string } } }): void {
+    if (args.notebook === this.panel.content) {
+      this._run.add(args.cell.model.id);
+    }
+  }
+
   private _keep(record: ICheckpoint): void {
-    if (record.coordinate.cell_id !== null) {
-      this.shown.delete(record.coordinate.cell_id);
+    const cellId = record.coordinate.cell_id;
+    if (cellId !== null) {
+      this.shown.delete(cellId);
     }
     // what is there before a restore is not what is there after the page heard of it
     const isSafety = record.reason === 'safety' && this._leaving !== null;
-    this._snapshots.set(record.id, isSafety ? this._leaving! : this._take());
+    const isOwn = isSafety || (cellId !== null && this._run.delete(cellId));
+    const snapshot = isSafety ? this._leaving! : this._take();
     this._leaving = null;
+    this._snapshots.set(record.id, snapshot);
+    this._keeper.offer(record, snapshot, isOwn);
     this._trim();
   }
 
-  /** All cells now. A cell that is as it was when it was last kept is not read again. */
   private _take(): Snapshot {
-    return Array.from(this._model?.cells ?? [], cell => {
-      const state = stateOf(cell);
-      const last = this._kept.get(cell);
-      if (last !== undefined && last.state === state) {
-        return last.kept;
-      }
-      const kept = keep(cell);
-      this._kept.set(cell, { state, kept });
-      return kept;
-    });
+    return this._reader.take(this._model);
   }
 
   private _trim(): void {
@@ -144,129 +152,10 @@ export class NotebookDocument {
     }
   }
 
-  /** Make the document equal a snapshot; other cells end up below, or go if they are `excess`. */
-  private _apply(snapshot: Snapshot, removeExcess: boolean): void {
-    const model = this._model;
-    if (model === null) {
-      return;
-    }
-    const shared = model.sharedModel;
-    const wanted = new Map(snapshot.map(cell => [cell.json.id as string, cell]));
-    // the shared notebook lists its cells anew only after the transaction: what it will be is here
-    const order = Array.from(model.cells, cell => cell.id);
-    const now = new Map(Array.from(model.cells, cell => [cell.id, keep(cell)]));
-    const owners = new Map(shared.cells.map(cell => [cell.id, cell]));
-    const since = order.filter(
-      id => wanted.get(id)?.json.cell_type !== now.get(id)!.json.cell_type
-    );
-    const trusted = new Set<string>();
-    const insert = (at: number, cell: IKeptCell) => {
-      shared.insertCell(at, cell.json as any);
-      order.splice(at, 0, cell.json.id as string);
-      if (cell.trusted) {
-        trusted.add(cell.json.id as string);
-      }
-    };
-    const remove = (at: number) => {
-      shared.deleteCell(at);
-      order.splice(at, 1);
-    };
-    separateUndo(shared);
-    shared.transact(() => {
-      const kept = order.filter(id => !since.includes(id));
-      kept.forEach(id => update(owners.get(id), now.get(id)!.json, wanted.get(id)!.json));
-      // cells made since that are below already stay as they are: one may be in use
-      const isBelow = order.slice(kept.length).every(id => since.includes(id));
-      if (!isBelow || removeExcess) {
-        since.forEach(id => remove(order.indexOf(id)));
-      }
-      snapshot.forEach((cell, at) => {
-        const id = cell.json.id as string;
-        if (order[at] !== id) {
-          const from = order.indexOf(id, at);
-          if (from >= 0) {
-            remove(from);
-          }
-          insert(at, cell);
-        }
-      });
-      if (!isBelow && !removeExcess) {
-        const moved = since.filter(id => !wanted.has(id));
-        moved.forEach(id => insert(order.length, now.get(id)!));
-      }
-    });
-    separateUndo(shared);
-    for (const cell of model.cells) {
-      if (trusted.has(cell.id)) {
-        cell.trusted = true;
-      }
-    }
-  }
-
+  private _reader = new CellReader();
+  private _keeper: Keeper;
   private _snapshots = new Map<string, Snapshot>();
-  private _kept = new WeakMap<ICellModel, { state: string; kept: IKeptCell }>();
+  private _run = new Set<string>();
   private _leaving: Snapshot | null = null;
   private _putBackDone = new Signal<this, IPutBack>(this);
-}
-
-/** Change only what differs. The shared cell is typed for what all kinds of cells have. */
-function update(shared: any, now: nbformat.ICell, then: nbformat.ICell): void {
-  if (sourceOf(now) !== sourceOf(then)) {
-    shared.setSource(sourceOf(then));
-  }
-  if (then.cell_type === 'code') {
-    if (!JSONExt.deepEqual(now.outputs as any, then.outputs as any)) {
-      shared.setOutputs(then.outputs);
-    }
-    if (now.execution_count !== then.execution_count) {
-      shared.execution_count = then.execution_count;
-    }
-  }
-}
-
-function sourceOf(json: nbformat.ICell): string {
-  return Array.isArray(json.source) ? json.source.join('') : json.source;
-}
-
-/** What differs whenever a cell's source or outputs do, found without making JSON of them. */
-function stateOf(cell: ICellModel): string {
-  const parts: (string | number | null)[] = [cell.type, cell.sharedModel.getSource()];
-  if (isCodeCellModel(cell)) {
-    parts.push(cell.executionCount);
-    for (let at = 0; at < cell.outputs.length; at++) {
-      const output = cell.outputs.get(at) as any;
-      parts.push(versionOf(output), output.streamText?.text.length ?? 0);
-    }
-  }
-  return parts.join('\0');
-}
-
-const versions = new WeakMap<object, number>();
-let nextVersion = 0;
-
-/** A number for an output's model as it is now: another one after each change of it. */
-function versionOf(output: any): number {
-  let version = versions.get(output);
-  if (version === undefined) {
-    version = ++nextVersion;
-    versions.set(output, version);
-    output.changed.connect(() => versions.set(output, ++nextVersion));
-  }
-  return version;
-}
-
-/** End a step of the notebook's undo: changes that follow within half a second are one else. */
-function separateUndo(shared: object): void {
-  const { undoManager } = shared as { undoManager?: { stopCapturing(): void } };
-  undoManager?.stopCapturing();
-}
-
-function keep(cell: ICellModel): IKeptCell {
-  const json = JSONExt.deepCopy(cell.toJSON() as any) as nbformat.ICell;
-  json.id = cell.id;
-  if (isCodeCellModel(cell)) {
-    json.outputs = cell.outputs.toJSON() as any;
-  }
-  const weight = JSON.stringify(json).length;
-  return { json, trusted: cell.trusted, weight };
 }

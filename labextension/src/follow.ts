@@ -4,6 +4,7 @@ import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
+import { ChangesReader } from './changes';
 import { NotebookDocument } from './document';
 import { Timeline } from './model';
 
@@ -11,6 +12,8 @@ import { Timeline } from './model';
 export interface ISubject {
   widget: NotebookPanel | ConsolePanel;
   timeline: Timeline;
+  /** What each checkpoint changed. */
+  changes: ChangesReader;
   /** The cells as they were; null for a console. */
   document: NotebookDocument | null;
 }
@@ -62,7 +65,8 @@ export class Follower {
     const timeline = new Timeline(widget.sessionContext);
     const document =
       widget instanceof NotebookPanel ? new NotebookDocument(widget, timeline) : null;
-    const subject = { widget, timeline, document };
+    const changes = new ChangesReader(timeline);
+    const subject = { widget, timeline, changes, document };
     this._subjects.set(widget, subject);
     widget.disposed.connect(() => {
       this._subjects.delete(widget);

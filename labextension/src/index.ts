@@ -8,6 +8,7 @@ import {
 import { ICommandPalette, IToolbarWidgetRegistry } from '@jupyterlab/apputils';
 import { IConsoleTracker } from '@jupyterlab/console';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
@@ -30,6 +31,8 @@ const PALETTE = [
   CommandIDs.asItWas,
   CommandIDs.comparePresent,
   CommandIDs.compare,
+  CommandIDs.changed,
+  CommandIDs.exportCells,
   CommandIDs.replay,
   CommandIDs.label,
   CommandIDs.pin,
@@ -52,7 +55,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     ICommandPalette,
     ILayoutRestorer,
     ILabShell,
-    IToolbarWidgetRegistry
+    IToolbarWidgetRegistry,
+    IRenderMimeRegistry
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -63,7 +67,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
     labShell: ILabShell | null,
-    toolbars: IToolbarWidgetRegistry | null
+    toolbars: IToolbarWidgetRegistry | null,
+    rendermime: IRenderMimeRegistry | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jupyter_timetravel');
     let loaded: ISettingRegistry.ISettings | null = null;
@@ -77,7 +82,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     };
     const follower = new Follower(notebooks, consoles);
     labShell?.currentChanged.connect((_, args) => follower.follow(args.newValue));
-    const actions = new Actions(settings, trans);
+    const { contents } = app.serviceManager;
+    const actions = new Actions({ settings, rendermime, contents, trans });
     const panel = new TimelinePanel({
       follower,
       commands: app.commands,
@@ -97,6 +103,13 @@ const plugin: JupyterFrontEndPlugin<void> = {
       subject.timeline.restored.connect((_, { result, ours }) => {
         if (!ours) {
           actions.tellOthers(subject, result);
+        }
+      });
+      let offered: string | null = null;
+      subject.timeline.changed.connect(({ resumable, head }) => {
+        if (resumable !== null && head !== offered && settings.now.notify) {
+          offered = head; // once for each kernel
+          actions.offerResume(subject, resumable);
         }
       });
       if (subject.document !== null) {

@@ -1,17 +1,22 @@
 /** The timeline of one notebook's or console's kernel: what is known of it, and what can be asked. */
 import { ISessionContext } from '@jupyterlab/apputils';
 import { Kernel, KernelMessage } from '@jupyterlab/services';
+import type * as nbformat from '@jupyterlab/nbformat';
 import { JSONObject } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { eventOf, request, speaks } from './protocol';
 import {
+  IChanges,
   ICheckpoint,
   IDiff,
   IEvent,
   IListing,
   IReplayed,
   IRestored,
+  IShownFile,
+  IShownVariable,
+  IStoredCell,
   ISummary,
   KERNEL,
   Only,
@@ -135,12 +140,53 @@ export class Timeline extends Tree {
     return found.variables;
   }
 
-  /** Bring these variables into the present as they were. */
-  async bring(
-    record: ICheckpoint,
-    names: string[]
-  ): Promise<{ text: string; safety: ICheckpoint }> {
-    return this._request('bring', { checkpoint: record.id, names });
+  /** Bring these variables, or these files, into the present as they were. */
+  async bring(record: ICheckpoint, what: { names: string[] } | { paths: string[] }) {
+    return this._request<{ text: string; safety: ICheckpoint }>('bring', {
+      checkpoint: record.id,
+      ...what
+    });
+  }
+
+  /** What each of these changed since its parent. */
+  async changesOf(records: ICheckpoint[]): Promise<IChanges[]> {
+    const checkpoints = records.map(record => record.id);
+    return (await this._request<{ changes: IChanges[] }>('changes', { checkpoints })).changes;
+  }
+
+  /** A file at a checkpoint; null: now. */
+  async file(at: ICheckpoint | null, path: string, root: string): Promise<IShownFile> {
+    return this._request('file', { path, root, ...(at && { checkpoint: at.id }) });
+  }
+
+  /** A variable as a notebook would show it. */
+  async show(record: ICheckpoint, name: string): Promise<IShownVariable> {
+    const found = await this._request<{ shown: Record<string, IShownVariable> }>('show', {
+      checkpoint: record.id,
+      names: [name]
+    });
+    return found.shown[name];
+  }
+
+  /** Keep notebooks as they were shown; see the protocol. */
+  async keepDocuments(
+    cells: nbformat.ICell[],
+    documents: { checkpoint: string; cells: { cell: number | string; trusted: boolean }[] }[]
+  ): Promise<{ kept: string[]; digests: string[]; missing: string[] }> {
+    return this._request('keep_document', { cells, documents } as any);
+  }
+
+  /** The notebook as it was, without the cells of these digests. */
+  async document(record: ICheckpoint, known: string[]): Promise<IStoredCell[]> {
+    const args = { checkpoint: record.id, known };
+    return (await this._request<{ cells: IStoredCell[] }>('document', args)).cells;
+  }
+
+  /** The cells that led to a checkpoint, as a notebook. */
+  async plainNotebook(record: ICheckpoint): Promise<nbformat.INotebookContent> {
+    const args = { until: record.id };
+    return (await this._request<{ notebook: nbformat.INotebookContent }>('notebook', args))
+      .notebook;
   }
 
   async verify(record: ICheckpoint): Promise<string> {

@@ -68,15 +68,26 @@ export class TimelinePanel extends ReactWidget {
         selected={this.selected}
         select={record => this.select(record)}
         menu={(x, y) => this._openMenu(x, y)}
+        want={records => {
+          if (this.isVisible) {
+            this._shown?.changes.want(records);
+          }
+        }}
         trans={trans}
       />
     );
   }
 
+  protected onAfterShow(): void {
+    this.update(); // what is in view is asked for when it is
+  }
+
   private _onCurrent(): void {
     this._shown?.timeline.changed.disconnect(this._onChanged, this);
+    this._shown?.changes.changed.disconnect(this.update, this);
     this._shown = this._options.follower.current;
     this._shown?.timeline.changed.connect(this._onChanged, this);
+    this._shown?.changes.changed.connect(this.update, this);
     this._selected = null;
     this._selectedChanged.emit();
     this._onChanged();
@@ -96,9 +107,15 @@ export class TimelinePanel extends ReactWidget {
     const add = (...ids: string[]) => ids.forEach(command => menu.addItem({ command, args }));
     add(CommandIDs.restore, CommandIDs.restoreMemory, CommandIDs.restoreFiles, CommandIDs.asItWas);
     menu.addItem({ type: 'separator' });
-    add(CommandIDs.comparePresent, CommandIDs.compare, CommandIDs.replay);
+    add(CommandIDs.changed, CommandIDs.comparePresent, CommandIDs.compare, CommandIDs.replay);
     menu.addItem({ type: 'separator' });
-    add(CommandIDs.label, CommandIDs.pin, CommandIDs.verify, CommandIDs.remove);
+    add(
+      CommandIDs.exportCells,
+      CommandIDs.label,
+      CommandIDs.pin,
+      CommandIDs.verify,
+      CommandIDs.remove
+    );
     menu.aboutToClose.connect(() => setTimeout(() => menu.dispose(), 0));
     menu.open(x, y);
   }
@@ -118,6 +135,8 @@ interface IViewProps {
   selected: ICheckpoint | null;
   select(record: ICheckpoint | null): void;
   menu(x: number, y: number): void;
+  /** These rows are in view. */
+  want(records: ICheckpoint[]): void;
   trans: TranslationBundle;
 }
 
@@ -218,6 +237,8 @@ function List(props: IViewProps & { timeline: Timeline }): JSX.Element {
         restore={record => run(CommandIDs.restore, record)}
         remove={record => run(CommandIDs.remove, record)}
         menu={(_, x, y) => props.menu(x, y)}
+        changes={props.subject!.changes}
+        want={props.want}
       />
       {selected && (
         <Details

@@ -2,11 +2,12 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React, { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
 
+import { ChangesReader } from './changes';
 import { IRow } from './graph';
-import { captureOf, holds, ICapture, ICheckpoint, IMAGE } from './tokens';
+import { captureOf, holds, ICapture, IChanges, ICheckpoint, ICounted, IMAGE } from './tokens';
 import { age, moment, size } from './times';
 
-export const ROW_PX = 48;
+export const ROW_PX = 62;
 const LANE_PX = 12;
 const MOST_LANES = 6;
 const SPARE_ROWS = 6;
@@ -20,6 +21,8 @@ interface IRowsProps {
   restore(record: ICheckpoint): void;
   remove(record: ICheckpoint): void;
   menu(record: ICheckpoint, x: number, y: number): void;
+  changes: ChangesReader;
+  want(records: ICheckpoint[]): void;
 }
 
 export function Rows(props: IRowsProps): JSX.Element {
@@ -81,6 +84,9 @@ export function Rows(props: IRowsProps): JSX.Element {
 
   const first = Math.max(0, Math.floor(view.top / ROW_PX) - SPARE_ROWS);
   const last = Math.min(rows.length, Math.ceil((view.top + view.height) / ROW_PX) + SPARE_ROWS);
+  useEffect(() => {
+    props.want(rows.slice(first, last).map(row => row.record));
+  });
   const lanes = useMemo(() => Math.min(MOST_LANES, Math.max(1, ...rows.map(widthOf))), [rows]);
   return (
     <div
@@ -179,6 +185,9 @@ function Row(
         <div className="jp-TimeTravel-second">
           <span>{age(record, now)}</span>
           <span>{reasonOf(record, trans)}</span>
+          <Changed changes={props.changes.get(record)} trans={trans} />
+        </div>
+        <div className="jp-TimeTravel-second">
           {record.pinned && <Badge name="pinned" text={trans.__('pinned')} />}
           <Badges record={record} trans={trans} />
           {missing.length > 0 && (
@@ -213,6 +222,40 @@ function Row(
       </button>
     </div>
   );
+}
+
+/** How much a checkpoint changed, with the names to point at. */
+function Changed(props: {
+  changes: IChanges | null;
+  trans: TranslationBundle;
+}): JSX.Element | null {
+  const { changes, trans } = props;
+  if (changes === null) {
+    return null;
+  }
+  const { variables, files, packages } = changes;
+  const parts: [string, ICounted | null][] = [
+    [trans._n('%1 variable', '%1 variables', variables.count), variables],
+    [trans._n('%1 file', '%1 files', files?.count ?? 0), files],
+    [trans._n('%1 package', '%1 packages', packages?.count ?? 0), packages]
+  ];
+  const told = parts.filter(([, counted]) => (counted?.count ?? 0) > 0);
+  return (
+    <span className="jp-TimeTravel-changed" data-known="true">
+      {told.length === 0 && <span>{trans.__('no change')}</span>}
+      {told.map(([text, counted]) => (
+        <span key={text} title={namesOf(counted!, trans)}>
+          {text}
+        </span>
+      ))}
+    </span>
+  );
+}
+
+function namesOf(counted: ICounted, trans: TranslationBundle): string {
+  const lines = counted.names.map(([sign, name]) => `${sign === '-' ? '−' : sign} ${name}`);
+  const more = counted.count - lines.length;
+  return [...lines, ...(more > 0 ? [trans.__('and %1 more', more)] : [])].join('\n');
 }
 
 function reasonOf(record: ICheckpoint, trans: TranslationBundle): string {

@@ -1,4 +1,5 @@
 /** What travels over the wire (docs/protocol.md), and the names of our own commands. */
+import type * as nbformat from '@jupyterlab/nbformat';
 
 export const PLUGIN = 'jupyter-timetravel:plugin';
 export const KERNEL = 'python3-timetravel';
@@ -11,7 +12,7 @@ export interface INote {
 }
 
 export interface ICapture {
-  kind: 'process' | 'filesystem' | 'namespace';
+  kind: 'process' | 'filesystem' | 'namespace' | 'document';
   engine: string;
   state: 'pending' | 'ready' | 'failed' | 'evicted';
   bytes: number;
@@ -59,6 +60,7 @@ export interface IDifferences {
 
 export interface IChange {
   path: string;
+  root: string;
   kind: 'created' | 'changed' | 'deleted' | 'metadata';
   size_before: number | null;
   size_after: number | null;
@@ -122,6 +124,46 @@ export interface IRestored extends IDiff {
   environment_paths?: number;
 }
 
+/** How many names differ, and the first of them with their signs. */
+export interface ICounted {
+  count: number;
+  names: ['+' | '-' | '~', string][];
+}
+
+/** What a checkpoint changed since its parent; null where that is not known. */
+export interface IChanges {
+  checkpoint: string;
+  parent: string;
+  variables: ICounted;
+  files: ICounted | null;
+  packages: ICounted | null;
+}
+
+/** A file as it was: text, an image in base64, or neither. */
+export interface IShownFile {
+  path: string;
+  root: string;
+  exists: boolean;
+  size: number | null;
+  mime: string | null;
+  text: string | null;
+  data: string | null;
+  truncated: boolean;
+}
+
+/** A variable as a notebook would show it. */
+export interface IShownVariable {
+  data?: Record<string, string>;
+  error?: string;
+}
+
+/** A cell of a notebook as it was; `cell` is null where the asker knows it by its digest. */
+export interface IStoredCell {
+  digest: string;
+  trusted: boolean;
+  cell: nbformat.ICell | null;
+}
+
 export interface IListing {
   checkpoints: ICheckpoint[];
   parents: Record<string, string | null>;
@@ -177,6 +219,8 @@ export namespace CommandIDs {
   export const comparePresent = 'timetravel:compare-present';
   export const replay = 'timetravel:replay';
   export const bring = 'timetravel:bring';
+  export const changed = 'timetravel:what-it-changed';
+  export const exportCells = 'timetravel:export';
   export const verify = 'timetravel:verify';
   export const resume = 'timetravel:resume';
   export const refresh = 'timetravel:refresh';

@@ -17,6 +17,7 @@ import nbformat
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+AXE = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
 TOKEN = "browser-test"
 PATIENCE_MS = 60_000
 FRONT_ENDS = {"lab": "lab/tree", "notebook": "notebooks"}  # name: path of its page of a notebook
@@ -96,9 +97,11 @@ class Notebook:
 
     def wait(self, cells: int, status: str = "idle") -> None:
         self.cell(cells - 1).wait_for()
-        # in a narrow toolbar it is there, but not in view
-        selector = f'.jp-Notebook-ExecutionIndicator[data-status="{status}"]'
-        self.page.locator(selector).first.wait_for(state="attached")
+        # in a narrow toolbar it is there, but not in view. In JupyterLab the indicator misses a
+        # change of the kernel's state now and then, the status bar does not
+        indicator = f'.jp-Notebook-ExecutionIndicator[data-status="{status}"]'
+        bar = f'#jp-main-statusbar :text-matches("\\| {status}$", "i")'
+        self.page.locator(f"{indicator}, {bar}").first.wait_for(state="attached")
 
     @property
     def panel(self) -> Any:
@@ -119,10 +122,15 @@ class Notebook:
         visible = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-CodeCell"
         return self.page.locator(visible).nth(index)
 
+    def edit(self, index: int) -> None:
+        """Put the cursor into a cell."""
+        self.cell(index).locator(".cm-content").click()
+        self.cell(index).locator(".cm-editor.cm-focused").wait_for()
+
     def run(self, index: int, text: str | None = None) -> None:
         """Run a cell as a person would, and wait for what it prints."""
         cell = self.cell(index)
-        cell.locator(".cm-content").click()
+        self.edit(index)
         self.page.keyboard.press("Control+Enter")
         if text is not None:
             output = cell.locator(".jp-OutputArea-output").last
@@ -132,6 +140,24 @@ class Notebook:
         """A row of the list; ``head="true"`` for the present."""
         given = "".join(f'[data-{name}="{value}"]' for name, value in marks.items())
         return self.panel.locator(f'.jp-TimeTravel-row[data-number="{number}"]{given}')
+
+    def choose(self, number: int, name: str) -> None:
+        """Something of a row's menu."""
+        self.row(number).click(button="right")
+        self.page.get_by_role("menuitem", name=name, exact=True).click()
+
+    def kept(self, number: int) -> None:
+        """Wait until the kernel has the notebook as it was at a checkpoint."""
+        self.page.wait_for_function(
+            """number => {
+              const panel = [...jupyterapp.shell.widgets('right')].find(
+                widget => widget.id === 'jp-timetravel-panel');
+              const records = [...panel._shown.timeline.records.values()];
+              return records.find(record => record.number === number)?.captures
+                .some(capture => capture.kind === 'document' && capture.state === 'ready');
+            }""",
+            arg=number,
+        )
 
     def restore(self, number: int, *, preview: bool = True, cells: bool = False) -> None:
         """Click a row's button, and the dialog's; wait until it is the present."""
@@ -155,6 +181,18 @@ class Notebook:
         self.page.evaluate(
             "([id, args]) => void window.jupyterapp.commands.execute(id, args)", [command, args]
         )
+
+    def serious(self, selector: str) -> list[Any]:
+        """What axe finds in a part of the page that is serious."""
+        if not AXE.exists():
+            pytest.fail("missing ability: axe-core (npm ci in labextension)")
+        self.page.add_script_tag(path=str(AXE))
+        found = self.page.evaluate("selector => axe.run(selector)", selector)
+        return [
+            (violation["id"], violation["nodes"][0]["html"])
+            for violation in found["violations"]
+            if violation["impact"] in ("serious", "critical")
+        ]
 
     def save(self) -> None:
         """Save, and wait until the server has written it."""

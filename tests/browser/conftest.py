@@ -27,6 +27,7 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("missing ability: Chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    playwright.expect.set_options(timeout=PATIENCE_MS)
     with playwright.sync_playwright() as engine:
         started = engine.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_OPTIONS)
         yield started

@@ -177,6 +177,19 @@ class WorkspaceEngine:
         with _readable(snapshot_id):
             yield from read_content(self.store, self._entry(snapshot_id, path, root))
 
+    def read_beginning(
+        self, snapshot_id: str, path: bytes, root: int, most: int
+    ) -> tuple[bytes, int]:
+        """The first bytes of one file of a snapshot, and its size. Raises as read_file."""
+        with _readable(snapshot_id):
+            entry = self._entry(snapshot_id, path, root)
+            data = bytearray()
+            for piece in read_content(self.store, entry):
+                data += piece
+                if len(data) >= most:
+                    break
+            return bytes(data[:most]), entry.size
+
     def export(self, snapshot_id: str, path: bytes, destination: Path, root: int = 0) -> None:
         """Write one file of a snapshot to a new file. Raises FileExistsError and as read_file."""
         with _readable(snapshot_id):
@@ -190,11 +203,13 @@ class WorkspaceEngine:
         *,
         include_documents: bool = False,
         allow_missing: bool = False,
+        only: frozenset[tuple[int, bytes]] | None = None,
     ) -> RestorePlan:
         """What a restore would do, checked as far as can be; changes nothing in the roots.
 
         include_documents: roll notebooks back too. allow_missing: leave files whose content
-        the store has lost as they are, instead of refusing. Raises SnapshotUnknown,
+        the store has lost as they are, instead of refusing. only: these paths, each with the number
+        of its root, and what is below them; all else stays. Raises SnapshotUnknown,
         WorkspaceCaptureFailed; what would stop the restore is in the plan's problems.
         """
         with self._lock:
@@ -202,16 +217,18 @@ class WorkspaceEngine:
             manifest = read_manifest(self.store, snapshot_id)
             with _readable(snapshot_id), self._anchors() as anchors:
                 reader = Reader.of(self.store)
-                operations, _ = self._operations(manifest, reader, include_documents)
+                operations, chosen = self._operations(manifest, reader, include_documents, only)
                 found = check(self.store, reader, operations, anchors)
             problems = list(found.problems)
             if not allow_missing:
                 problems += [(path, why) for _, path, why in found.unreadable]
             kept = [*operations.kept, *_unreadable(found, allow_missing)]
+            changes = self._differences(present.id, snapshot_id)
             return RestorePlan(
-                manifest.id, present.id, tuple(self._differences(present.id, snapshot_id)),
+                manifest.id, present.id,
+                tuple(one for one in changes if chosen[one.root].is_chosen(one.path)),
                 tuple(kept), tuple(problems), tuple(found.warnings), present.excluded,
-                found.bytes_to_write, include_documents, allow_missing,
+                found.bytes_to_write, include_documents, allow_missing, only,
             )  # fmt: skip
 
     def restore(self, plan: RestorePlan, *, foreign: Snapshot | None = None) -> RestoreResult:
@@ -286,7 +303,9 @@ class WorkspaceEngine:
         reader = Reader.of(self.store)
         self._make_missing_roots(manifest, plan)
         with self._anchors() as anchors:
-            operations, protections = self._operations(manifest, reader, plan.include_documents)
+            operations, protections = self._operations(
+                manifest, reader, plan.include_documents, plan.only
+            )
             found = check(self.store, reader, operations, anchors)
             problems = list(found.problems)
             if plan.allow_missing:
@@ -349,7 +368,11 @@ class WorkspaceEngine:
         )
 
     def _operations(
-        self, manifest: Manifest, reader: Reader, include_documents: bool
+        self,
+        manifest: Manifest,
+        reader: Reader,
+        include_documents: bool,
+        only: frozenset[tuple[int, bytes]] | None,
     ) -> tuple[Operations, list[Protection]]:
         roots = self._capturer.roots
         if len(manifest.roots) != len(roots):
@@ -364,7 +387,10 @@ class WorkspaceEngine:
             rules = self._capturer.rules_for(root, manifest.rules)
             absent = absent_paths(manifest.left_out, number)
             former = frozenset(path for one in self.former for path in inside(root.path, one))
-            protections.append(Protection(absent, rules, documents, former))
+            chosen = None
+            if only is not None:
+                chosen = frozenset(path for of, path in only if of == number)
+            protections.append(Protection(absent, rules, documents, former, chosen))
         planner = Planner(reader, protections)
         planner.plan([entry for _, entry in manifest.roots], [root.state for root in roots])
         return planner.found, protections

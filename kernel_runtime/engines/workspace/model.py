@@ -113,7 +113,8 @@ class RestorePlan:
 
     changes: from the directory as it is to the snapshot. kept: paths that differ and stay as
     they are, with the reason. problems: why the restore would be refused. warnings: what will
-    come back not quite the same. bytes_to_write: room needed on the workspace's disk.
+    come back not quite the same. bytes_to_write: room needed on the workspace's disk. only: the
+    paths (with the number of their root) that are meant, with all below; None: all.
     """
 
     snapshot_id: SnapshotId
@@ -126,6 +127,7 @@ class RestorePlan:
     bytes_to_write: int
     include_documents: bool = False
     allow_missing: bool = False
+    only: frozenset[tuple[int, bytes]] | None = None
 
 
 @dataclass(frozen=True)

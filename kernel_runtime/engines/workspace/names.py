@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 
@@ -33,6 +34,21 @@ def printable(path: bytes, encoding: str = "utf-8") -> str:
         else:
             shown.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
     return "".join(shown)
+
+
+_ESCAPED = re.compile(r"\\(?:\\|x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+
+
+def from_printable(text: str) -> bytes:
+    """The path that ``printable`` has shown so; what was not made by it is taken as it stands."""
+
+    def unescaped(found: re.Match[str]) -> str:
+        byte, short, long = found.groups()
+        if byte is not None:
+            return chr(0xDC00 + int(byte, 16))
+        return chr(int(short or long, 16)) if short or long else "\\"
+
+    return to_bytes(_ESCAPED.sub(unescaped, text))
 
 
 def _fits(char: str, encoding: str) -> bool:

@@ -14,7 +14,7 @@ from kernel_runtime.engines.workspace.operations import (
     Remeta,
     join,
 )
-from kernel_runtime.engines.workspace.protect import Protection
+from kernel_runtime.engines.workspace.protect import NOT_CHOSEN, Protection
 from kernel_runtime.engines.workspace.state import DirState, Known
 from kernel_runtime.engines.workspace.tree import Reader
 
@@ -55,8 +55,12 @@ class Planner:
             for name in sorted({*wanted, *state.names()}):
                 if self._name(root, parts, name, wanted.get(name), state):
                     changed = True
-        if changed or target.meta != state.entry.meta:
-            self.found.directories.append(Directory(root, parts, target, state))
+        if self._protections[root].is_chosen(b"/".join(parts)):
+            if changed or target.meta != state.entry.meta:
+                self.found.directories.append(Directory(root, parts, target, state))
+        elif changed:
+            # something in it was chosen, it was not: it keeps its own mode and owner
+            self.found.directories.append(Directory(root, parts, state.entry, state))
         return changed
 
     def _name(
@@ -68,6 +72,8 @@ class Planner:
         reason = protection.reason(path)
         if present is None and target is not None and not protection.keeps_out(path):
             reason = ""
+        if not reason and isinstance(present, Known) and not protection.is_chosen(path):
+            reason = "a file that was not chosen is in the place of a directory"
         note = state.notes.get(name)
         if note is not None and note[1]:
             reason = f"what is there now cannot be kept: {note[0]}"
@@ -155,6 +161,8 @@ class Planner:
         return False
 
     def _keep(self, root: int, path: bytes, reason: str) -> None:
+        if reason == NOT_CHOSEN:
+            return  # nobody has asked
         self.found.kept.append(LeftOut(root, path, reason, True))
 
     # -- hard links ---------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from kernel_runtime.engines.workspace.rules import Rules
 
 DOCUMENT: Final = "notebook document: the front end owns it"
 
+NOT_CHOSEN: Final = "it was not chosen"
+
 FORMER: Final = "the notebook was called so before"
 
 _SUFFIX: Final = b".ipynb"
@@ -25,16 +27,24 @@ class Protection:
 
     absent: paths that the snapshot could not hold. rules: those of the snapshot. documents:
     paths of the running notebook and its copy; None: every notebook. former: what the running
-    notebook was called before: brought back, it would be there twice.
+    notebook was called before: brought back, it would be there twice. only: the chosen paths,
+    which are meant with all below; None: all.
     """
 
     absent: dict[bytes, str]
     rules: Rules
     documents: frozenset[bytes] | None
     former: frozenset[bytes] = frozenset()
+    only: frozenset[bytes] | None = None
+
+    def is_chosen(self, path: bytes) -> bool:
+        """Whether the path itself is meant, not just something below it."""
+        return self.only is None or any(is_below(path, one) for one in self.only)
 
     def reason(self, path: bytes) -> str:
         """Why this path stays as it is; "" if it does not have to."""
+        if not self.is_chosen(path) and not any(is_below(one, path) for one in self.only or ()):
+            return NOT_CHOSEN
         left_out = self.absent.get(path)
         if left_out is not None:
             return f"not in the snapshot: {left_out}"
@@ -53,7 +63,7 @@ class Protection:
 
     def may_be_below(self, path: bytes) -> bool:
         """Whether something that must stay can lie below this directory at all."""
-        if self.documents is None:
+        if self.documents is None or not self.is_chosen(path):
             return True
         known = (*self.absent, *self.documents, *self.former, *self.rules.paths)
         return any(is_below(one, path) for one in known)
