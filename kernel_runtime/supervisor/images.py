@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from kernel_runtime.engines.base import Frozen
-from kernel_runtime.engines.image import ImageEngine
+from kernel_runtime.engines.base import DurableEngine, Frozen
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed
+from kernel_runtime.store.dumps import DumpStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.images import ImageStore
 from kernel_runtime.timeline.model import Capture, Checkpoint
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from kernel_runtime.supervisor.session import Session
 
-NAME: Final = "image"
+ENGINES: Final = ("image", "criu")
+"""Names in captures, in the order in which a restore takes them."""
+
+_WRITTEN_BY: Final = {"image": ("image",), "criu": ("criu",), "both": ENGINES}
 
 
 class Images:
@@ -29,21 +32,29 @@ class Images:
     def __init__(self, session: Session, runtime_dir: Path) -> None:
         self._session = session
         self._runtime_dir = runtime_dir
-        self._made: ImageEngine | None = None
+        self._made: dict[str, DurableEngine] = {}
         self._base: str | None = None
+        self._told = ""
 
-    @property
-    def _engine(self) -> ImageEngine:
-        if self._made is None:
+    def _engine(self, name: str) -> DurableEngine:
+        if name not in self._made:
+            # each when it is needed: a kernel that starts waits for neither
+            from kernel_runtime.engines.criu import CriuEngine
+            from kernel_runtime.engines.image import ImageEngine
+
             directory = self._session.persistence.directory
             assert directory is not None
-            self._made = ImageEngine(ImageStore(directory), self._runtime_dir)
-        return self._made
+            self._made[name] = (
+                CriuEngine(DumpStore(directory), self._runtime_dir, self._session.config.criu)
+                if name == "criu"
+                else ImageEngine(ImageStore(directory), self._runtime_dir)
+            )
+        return self._made[name]
 
     @property
     def writers(self) -> Collection[int]:
         """Pids, inside, of processes that write an image now."""
-        return self._made.writers if self._made is not None else ()
+        return [pid for engine in self._made.values() for pid in engine.writers]
 
     def wanted(self) -> bool:
         """Whether frozen processes can and shall be written."""
@@ -58,25 +69,48 @@ class Images:
         )
 
     async def write(self, id: str) -> None:
-        """Make one capture. What failed is noted on the checkpoint. Never raises."""
+        """Make the captures of one checkpoint. What failed is noted on it. Never raises."""
+        for name in await self._usable():
+            if id in self._session.frozen:
+                await self._write(id, name)
+        await self._thin()
+
+    async def _usable(self) -> tuple[str, ...]:
+        """The engines that are to write; ours where the other one cannot, which is said once."""
+        session = self._session
+        names = _WRITTEN_BY[session.config.images_by]
+        why = await self._engine("criu").why_not() if "criu" in names else ""
+        if not why:
+            return names
+        if why != self._told:
+            self._told = why
+            session.router.say_next(
+                f"Supervisor.images_by is {session.config.images_by}, but CRIU cannot be used: "
+                f"{why}. Processes are written by time travel itself."
+            )
+        return ("image",)
+
+    async def _write(self, id: str, name: str) -> None:
         session = self._session
         frozen = session.frozen.get(id)
         if frozen is None or id not in session.timeline:
             return
         started = time.perf_counter()
-        session.put_capture(id, Capture("process", NAME, "pending"))
+        session.put_capture(id, Capture("process", name, "pending"))
+        engine, base = self._engine(name), self._base if name == "image" else None
         try:
-            written = await self._engine.write(frozen, session.sandbox.root, base=self._base)
+            written = await engine.write(frozen, session.sandbox, base=base)
         except asyncio.CancelledError:
-            session.put_capture(id, Capture("process", NAME, "failed", error="the kernel ended"))
+            session.put_capture(id, Capture("process", name, "failed", error="the kernel ended"))
             raise
         except (CheckpointRefused, StoreError, OSError) as error:
-            session.put_capture(id, Capture("process", NAME, "failed", error=str(error)))
+            session.put_capture(id, Capture("process", name, "failed", error=str(error)))
             return
-        self._base = written.ref
+        if name == "image":
+            self._base = written.ref
         capture = Capture(
             "process",
-            NAME,
+            name,
             "ready",
             bytes=written.bytes,
             ref=written.ref,
@@ -88,17 +122,16 @@ class Images:
         )
         session.put_capture(id, capture)
         await session.published(id)
-        await self._thin()
 
     async def _thin(self) -> None:
         """Give up the images of older automatic checkpoints; their variables stay on the disk."""
         session = self._session
-        held = [c for c in session.timeline if image_of(c) is not None and not c.is_kept]
+        held = [c for c in session.timeline if images_of(c) and not c.is_kept]
         for checkpoint in held[: -session.config.images_last or None]:
-            capture = image_of(checkpoint)
-            assert capture is not None
-            gone = replace(capture, state="evicted", ref=None, error="newer images took its place")
-            session.put_capture(checkpoint.id, gone)
+            for capture in images_of(checkpoint):
+                why = "newer images took its place"
+                gone = replace(capture, state="evicted", ref=None, error=why)
+                session.put_capture(checkpoint.id, gone)
         await self.sweep()
 
     async def sweep(self) -> None:
@@ -106,31 +139,35 @@ class Images:
         session = self._session
         if session.persistence.directory is None:
             return
-        store = ImageStore(session.persistence.directory)
+        sweeps: dict[str, Callable[..., object]] = {
+            "image": ImageStore(session.persistence.directory).sweep,
+            "criu": DumpStore(session.persistence.directory).sweep,
+        }
         before_ns = time.time_ns()
         try:
             await session.persistence.written()
-            kept = await asyncio.to_thread(session.persistence.images)
-            if self._base is not None:
-                kept.add(self._base)
-            await asyncio.to_thread(lambda: store.sweep(kept, before_ns=before_ns))
+            for name, sweep in sweeps.items():
+                kept = await asyncio.to_thread(session.persistence.images, name)
+                if self._base is not None:
+                    kept.add(self._base)
+                await asyncio.to_thread(sweep, kept, before_ns=before_ns)
         except (StoreError, OSError) as error:
             session.log.warning("Images were not swept: %s", error)
 
-    async def load(self, checkpoint: Checkpoint) -> Frozen:
-        """Put the image of a checkpoint back as a frozen process. Raises RestoreFailed."""
+    async def load(self, checkpoint: Checkpoint, capture: Capture) -> Frozen:
+        """Put an image of a checkpoint back as a frozen process. Raises RestoreFailed."""
         session = self._session
-        capture = image_of(checkpoint)
-        if capture is None or capture.ref is None:
+        if capture.ref is None:
             raise RestoreFailed(f"#{checkpoint.number} has no image.")
-        frozen = await self._engine.load(
-            capture.ref, session.sandbox, session.sandbox.root, checkpoint=checkpoint.id
+        frozen = await self._engine(capture.engine).load(
+            capture.ref, session.sandbox, checkpoint=checkpoint.id
         )
-        self._base = capture.ref
+        if capture.engine == "image":
+            self._base = capture.ref
         return frozen
 
 
-def image_of(checkpoint: Checkpoint) -> Capture | None:
-    """The image of a checkpoint's process, if it is on the disk."""
-    capture = checkpoint.capture("process", engine=NAME)
-    return capture if capture is not None and capture.state == "ready" else None
+def images_of(checkpoint: Checkpoint) -> list[Capture]:
+    """The images of a checkpoint's process that are on the disk, the first to be taken first."""
+    found = [checkpoint.capture("process", engine=name) for name in ENGINES]
+    return [capture for capture in found if capture is not None and capture.state == "ready"]

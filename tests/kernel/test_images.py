@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.kernel.durable_world import kill
+from tests.kernel.durable_world import image, kill
 
 SESSION = """
 import asyncio, threading, time
@@ -29,18 +28,6 @@ import os
 before = ticks[0]; time.sleep(0.1); log.write(' and on'); log.flush()
 print(next(it), thread.is_alive(), ticks[0] > before, open('log').read())
 """
-
-
-def image(notebook: Any, number: int) -> dict[str, Any]:
-    """The image capture of a checkpoint, once it is written."""
-    end = time.monotonic() + 110
-    while True:
-        record = notebook.command("get", checkpoint=number)["checkpoint"]
-        found = [c for c in record["captures"] if c["engine"] == "image"]
-        if found and found[0]["state"] in ("ready", "failed"):
-            return found[0]
-        assert time.monotonic() < end, record
-        time.sleep(0.05)
 
 
 def test_a_killed_session_goes_on_in_the_middle_of_everything(

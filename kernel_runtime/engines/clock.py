@@ -1,0 +1,20 @@
+"""What a process that comes from the disk finds of the clocks that it knew."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from kernel_runtime.timeline.model import Note
+
+MONOTONIC: Final = "monotonic_ns"
+"""Key of an image's details: the monotonic clock when it was written."""
+
+
+def clock_notes(details: dict[str, Any]) -> list[Note]:
+    """After a reboot the monotonic clock is behind: who waits for a point in time waits longer."""
+    behind_s = (details.get(MONOTONIC, 0) - time.monotonic_ns()) / 1e9
+    if behind_s <= 0:
+        return []
+    text = f"is {behind_s:.0f} s behind (a reboot): what sleeps until a point in time wakes later"
+    return [Note("clock", "monotonic", text)]
