@@ -81,7 +81,7 @@ def may_run() -> None:
     if os.geteuid() != 0:
         raise CriuUnusable(
             "it needs root (or CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE on the host, with which "
-            "it was not tried); our own images need neither: Supervisor.images_by=image"
+            "it was not tried)"
         )
 
 
