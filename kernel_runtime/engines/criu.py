@@ -5,7 +5,8 @@ A clone of a frozen process makes itself independent of files and descriptors an
 not touched, and nobody waits. ``criu restore`` puts the clone back in a new sandbox; it is passed
 the socket that it shall serve, and is a frozen process, for the engine ``fork`` to wake.
 
-Keeps:  what ``fork`` keeps, also under another kernel; no file that was mapped need be there again.
+Keeps:  what ``fork`` keeps, also under another kernel. Of the files that were mapped the
+        interpreter's own must be the same; the others need not be there.
 Loses:  what ``fork`` loses. Nothing is shared between two images: each is as large as the process.
 Needs:  CRIU 4 and root; the same processor features.
 """
@@ -25,9 +26,9 @@ from typing import Any, Final
 
 from kernel_runtime.engines import criu_program
 from kernel_runtime.engines.base import Frozen
-from kernel_runtime.engines.clock import MONOTONIC, clock_notes
 from kernel_runtime.engines.criu_program import CriuFailed, CriuUnusable, Program, Run
 from kernel_runtime.engines.fork import Command, ask, listen_at
+from kernel_runtime.engines.loaded import MONOTONIC, clock_notes, flag_notes
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.dumps import DumpStore, OpenDump
@@ -198,7 +199,7 @@ class CriuEngine:
                 await self._restore(program, image, sandbox)
                 supervisor = 0 if sandbox.ids_kept else os.getpid()
                 await sandbox.signal(pid, _SIGNAL, group=False)
-                await _pass_socket(meeting, listener, pid, supervisor)
+                flags = await _pass_socket(meeting, listener, pid, supervisor)
         except (OSError, SandboxError, CriuFailed, asyncio.TimeoutError) as error:
             await sandbox.signal(pid, signal.SIGKILL, group=False)
             os.unlink(address)
@@ -208,7 +209,9 @@ class CriuEngine:
             await sandbox.signal(pid, signal.SIGKILL, group=False)
             os.unlink(address)
             raise
-        return Frozen(checkpoint, pid, address, not_captured=clock_notes(image.details))
+        return Frozen(
+            checkpoint, pid, address, not_captured=flag_notes(flags) + clock_notes(image.details)
+        )
 
     async def _restore(self, program: Program, image: OpenDump, sandbox: Sandbox) -> None:
         await Run(program, sandbox)(
@@ -234,8 +237,11 @@ def _meeting_point(name: str) -> socket.socket:
 
 async def _pass_socket(
     meeting: socket.socket, listener: socket.socket, pid: int, supervisor_pid: int
-) -> None:
-    """Give the process that was put back the socket that it serves. Raises OSError."""
+) -> int:
+    """Give the process that was put back the socket that it serves; return what it could not set.
+
+    Raises OSError, asyncio.TimeoutError.
+    """
     loop = asyncio.get_running_loop()
     end = time.monotonic() + _ANSWER_S
     while True:
@@ -251,7 +257,8 @@ async def _pass_socket(
             said = await asyncio.wait_for(loop.sock_recv(connection, _PARKED.size), _ANSWER_S)
             if len(said) != _PARKED.size:
                 raise ConnectionError("the process that it put back is gone")
-            return
+            flags: int = _PARKED.unpack(said)[2]
+            return flags
 
 
 def _is(connection: socket.socket, pid: int) -> bool:

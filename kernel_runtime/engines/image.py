@@ -27,8 +27,8 @@ from typing import Any, Final
 
 from kernel_runtime import linux
 from kernel_runtime.engines.base import Frozen
-from kernel_runtime.engines.clock import MONOTONIC, clock_notes
 from kernel_runtime.engines.fork import Command, ask, listen_at
+from kernel_runtime.engines.loaded import MONOTONIC, clock_notes, flag_notes
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.errors import StoreError
@@ -44,10 +44,6 @@ _LOAD: Final = struct.Struct("=IIiI")
 _LOADED: Final = struct.Struct("=iiII464s")
 _PATIENCE_S: Final = 60.0
 _CHUNK: Final = 4 << 20
-_LOST: Final = {
-    1: ("memory", "the program break was not put back: the heap grows elsewhere"),
-    2: ("process", "/proc/self/exe is the loader"),
-}
 
 
 @dataclass(frozen=True)
@@ -236,7 +232,7 @@ def read_answer(ref: str, answer: bytes) -> Loaded:
         raise ImageUnusable(ref, f"it is of another machine or version; {what}")
     if error:
         raise ImageUnusable(ref, f"{what}: {os.strerror(error)}")
-    return Loaded(pid, [Note(*note) for bit, note in _LOST.items() if flags & bit])
+    return Loaded(pid, flag_notes(flags))
 
 
 class FileDigests:

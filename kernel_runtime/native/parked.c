@@ -95,7 +95,7 @@ static void prepare(struct tt_state *state) {
   if (!error) error = own_all(&copied);
   /* the file of the program, where it is to be found now; nothing of it is mapped any more */
   tt_kept_note(&kept);
-  if (!error && tt_kept_places(&kept)) parked.flags |= TT_PARKED_NO_EXECUTABLE;
+  if (!error) parked.flags = tt_kept_places(&kept);
   parked.copied = copied;
   parked.error = -error;
 }
@@ -143,6 +143,7 @@ static int return_to_service(struct tt_state *state) {
   int listen_fd = fd < 0 ? fd : receive(fd, &told);
   while (listen_fd < 0) SC(SYS_exit_group, 1); /* whoever has put it back gave up */
   state->freeze->supervisor_pid = told.supervisor_pid;
+  parked.flags = tt_kept_restore(&kept); /* timer slack, processors: not all programs do */
   parked.pid = (int32_t)SC(SYS_getpid);
   tt_process_dim();
   say(fd);

@@ -16,14 +16,12 @@
 struct tt_parked {
   int32_t error; /* 0 or an errno: then there is no clone any more */
   int32_t pid;
-  uint32_t flags; /* TT_PARKED_NO_EXECUTABLE */
+  uint32_t flags; /* enum tt_loaded_flags: what it could not set */
   uint32_t reserved;
   uint64_t highest_id; /* of the process, its threads and the clone */
   uint64_t copied;     /* bytes of mapped files that are memory now */
   char name[TT_PARK_NAME]; /* without the zero byte in front; ends with one */
 };
-
-enum tt_parked_flags { TT_PARKED_NO_EXECUTABLE = 1 /* /proc/self/exe is on a mount that is gone */ };
 
 /* What it is told when it was put back, with the listening socket; it answers with a tt_parked. */
 struct tt_unpark {

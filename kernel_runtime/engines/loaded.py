@@ -1,4 +1,4 @@
-"""What a process that comes from the disk finds of the clocks that it knew."""
+"""What a process that comes from the disk lacks, in words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from kernel_runtime.timeline.model import Note
 
 MONOTONIC: Final = "monotonic_ns"
 """Key of an image's details: the monotonic clock when it was written."""
+
+_LOST: Final = {
+    1: ("memory", "the program break was not put back: the heap grows elsewhere"),
+    2: ("process", "/proc/self/exe is another program"),
+}
+
+
+def flag_notes(flags: int) -> list[Note]:
+    """What the process says of itself: bits of enum tt_loaded_flags, native/image.h."""
+    return [Note(*note) for bit, note in _LOST.items() if flags & bit]
 
 
 def clock_notes(details: dict[str, Any]) -> list[Note]:
