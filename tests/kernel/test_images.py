@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.kernel.durable_world import image, kill
+from tests.states.suite import WAYS
 
 SESSION = """
 import asyncio, threading, time
@@ -30,16 +33,24 @@ print(next(it), thread.is_alive(), ticks[0] > before, open('log').read())
 """
 
 
+@pytest.mark.parametrize("engine", ["image", pytest.param("criu", marks=pytest.mark.root)])
 def test_a_killed_session_goes_on_in_the_middle_of_everything(
-    start_notebook: Callable[..., Any], document: dict[str, Any]
+    engine: str,
+    start_notebook: Callable[..., Any],
+    document: dict[str, Any],
+    ability: Callable[[str, bool], None],
 ) -> None:
-    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    """Ten times in a row, and what came back is written again each time."""
+    way = WAYS[engine]
+    ability(way.missing(), not way.missing())
+    arguments = ("--Supervisor.durability=manual", *way.arguments)
+    notebook = start_notebook(*arguments, **document)
     notebook.run(SESSION)
     notebook.run("%checkpoint")
-    assert image(notebook, 2)["state"] == "ready", image(notebook, 2)
+    assert image(notebook, 2, engine)["state"] == "ready", image(notebook, 2, engine)
     kill(notebook)
-    for turn in range(3):  # and the one that came back is written and comes back itself
-        notebook = start_notebook("--Supervisor.durability=manual", **document)
+    for turn in range(10):
+        notebook = start_notebook(*arguments, **document)
         text = notebook.run("%timetravel resume").out
         assert text.startswith("restored #") and "a fresh one" not in text, text
         assert "new id" not in text
@@ -48,7 +59,7 @@ def test_a_killed_session_goes_on_in_the_middle_of_everything(
         assert notebook.run(CHECK).out == expected
         assert notebook.run("await task; print(done)").out == "['slept']"
         number = int(notebook.run("%checkpoint").out.split("#")[1].split()[0])
-        assert image(notebook, number)["state"] == "ready"
+        assert image(notebook, number, engine)["state"] == "ready"
         # the frozen process that the image became serves for more than one restore
         notebook.run("%restore -1")
         assert notebook.run("thread.is_alive()").result == "True"
