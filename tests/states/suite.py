@@ -21,6 +21,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import queue
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -178,7 +179,10 @@ class Course:
         return capture["not_captured"]
 
     def _check(self, notebook: Any, program: Program, told: str) -> None:
-        done = notebook.run(program.cells["check"], ok=False)
+        try:
+            done = notebook.run(program.cells["check"], ok=False)
+        except queue.Empty:
+            raise AssertionError(f"{program.name}: its check does not end") from None
         if done.status == "ok":
             outcome = Outcome(KEPT)
         elif program.named and re.search(program.named, told, re.IGNORECASE):
