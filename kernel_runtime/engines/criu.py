@@ -141,7 +141,9 @@ class CriuEngine:
                 ours.setblocking(False)
                 loop = asyncio.get_running_loop()
                 said = await asyncio.wait_for(loop.sock_recv(ours, _PARKED.size), _READY_S)
-            if len(said) != _PARKED.size:
+                # it closes its end after that: then it has none any more
+                end = await asyncio.wait_for(loop.sock_recv(ours, _PARKED.size), _READY_S)
+            if len(said) != _PARKED.size or end:
                 raise ConnectionError(f"its clone {pid} is gone")
             error, _, _, _, highest_id, _, name = _PARKED.unpack(said)
             if error:
@@ -236,7 +238,11 @@ def _meeting_point(name: str) -> socket.socket:
 
 
 async def _pass_socket(
-    meeting: socket.socket, listener: socket.socket, pid: int, supervisor_pid: int
+    meeting: socket.socket,
+    listener: socket.socket,
+    pid: int,
+    supervisor_pid: int,
+    uid: int | None = None,
 ) -> int:
     """Give the process that was put back the socket that it serves; return what it could not set.
 
@@ -249,7 +255,7 @@ async def _pass_socket(
             loop.sock_accept(meeting), max(0.0, end - time.monotonic())
         )
         with connection:
-            if not _is(connection, pid):
+            if not _is(connection, pid, os.geteuid() if uid is None else uid):
                 continue  # anybody can see the name by now
             socket.send_fds(
                 connection, [_UNPARK.pack(_UNPARK.size, supervisor_pid)], [listener.fileno()]
@@ -261,11 +267,11 @@ async def _pass_socket(
             return flags
 
 
-def _is(connection: socket.socket, pid: int) -> bool:
-    """Whether the other end is the process with that id, as seen inside, of this user."""
+def _is(connection: socket.socket, pid: int, uid: int) -> bool:
+    """Whether the other end is the process with that id, as seen inside, of that user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    outside, uid, _ = _PEER.unpack(credentials)
-    if uid != os.geteuid():
+    outside, found, _ = _PEER.unpack(credentials)
+    if found != uid:
         return False
     try:
         with open(f"/proc/{outside}/status") as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import tempfile
@@ -135,13 +134,13 @@ def test_damaged_images_are_not_loaded(engine: tuple[CriuEngine, Path]) -> None:
 
 async def kill_criu(sandbox: InitClient, what: str) -> None:
     """Once it runs in that sandbox."""
-    inside = os.readlink(f"{sandbox.proc(1)}/ns/pid")
     while True:
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
             if what not in words or "--no-default-config" not in words:
                 continue
-            if os.readlink(f"/proc/{process.pid}/ns/pid") == inside:
+            # not a process that it restores, which has its name at first
+            if process.ppid() == sandbox._pid:
                 process.send_signal(signal.SIGKILL)
                 return
         await asyncio.sleep(0.001)
