@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,22 @@ def test_a_damaged_image_gives_way_to_the_variables(
     assert "the process itself could not be brought back" in text and "a fresh one" in text
     assert "not brought back: it" in text
     assert notebook.run("y.append(2); x").result == "[1, 2]"
+
+
+def test_where_criu_cannot_be_used_ours_is_written(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root can use it")
+    arguments = ("--Supervisor.durability=manual", "--Supervisor.images_by=criu")
+    notebook = start_notebook(*arguments, **document)
+    notebook.run("it = iter('abc'); next(it)")
+    notebook.run("%checkpoint")
+    assert image(notebook, 2)["state"] == "ready"
+    cell = notebook.run("next(it)")
+    said = cell.text("stdout") + cell.text("stderr")
+    assert "CRIU cannot be used: it needs root" in said, said
+    notebook.run("%checkpoint")
+    assert image(notebook, notebook.head()["number"])["state"] == "ready"
+    cell = notebook.run("pass")
+    assert "CRIU" not in cell.text("stdout") + cell.text("stderr")
