@@ -29,7 +29,7 @@ from pathlib import Path
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
-from jupyter_timetravel import checks_environment, checks_server, probes
+from jupyter_timetravel import checks_environment, checks_images, checks_server, probes
 from jupyter_timetravel.checks_environment import mended
 from jupyter_timetravel.findings import (
     FINE,
@@ -393,6 +393,7 @@ CHECKS: tuple[Check, ...] = (
     Check("processes", "many checkpoints", check_processes),
     Check("store", "captures of files", check_store),
     Check("encryption", "what a stolen disk tells", check_encryption),
+    *checks_images.CHECKS,
     Check("inotify", "large workspaces", check_inotify),
     *checks_environment.CHECKS,
     Check("kernelspec", "the kernel in the picker", check_kernelspec),

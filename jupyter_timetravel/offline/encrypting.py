@@ -113,7 +113,10 @@ def told(directory: Path) -> list[str]:
         (plain, "content from before it was encrypted: encrypt --rewrite seals it"),
         (_room(_backups(directory)), "a list of checkpoints of an earlier version, likewise"),
         (_room([directory / "held"]), "whole files too large to copy, from before: they are links"),
-        (_room([directory / "images"]), "processes written before: they go with their checkpoints"),
+        (
+            _room([directory / "images", directory / "criu"]),
+            "processes written before: they go with their checkpoints",
+        ),
         (
             _room([directory / "environments"]),
             "layers of the environment, which the system mounts: never sealed. Set "

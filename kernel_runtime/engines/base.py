@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kernel_runtime.sandbox.base import Sandbox
+from kernel_runtime.store.image_model import Written
 from kernel_runtime.timeline.model import Note
 
 
@@ -93,3 +95,31 @@ class ProcessEngine(Protocol):
 
     async def ping(self, frozen: Frozen) -> None:
         """End idle work that is under way. Never raises."""
+
+
+class DurableEngine(Protocol):
+    """One way to write a frozen process to the disk and to put it back as a frozen process."""
+
+    name: str  # written in each checkpoint: never rename
+    writers: set[int]
+    """Processes, as seen inside, that write now; a restore leaves them alone."""
+
+    async def why_not(self) -> str:
+        """Why it cannot be used here, in words; "" where it can. Never raises."""
+
+    async def write(
+        self,
+        frozen: Frozen,
+        sandbox: Sandbox,
+        *,
+        base: str | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> Written:
+        """Write an image of a frozen process; it can be woken meanwhile.
+
+        base: ref of an image of the same session, for engines that can store what changed alone.
+        details: plain JSON that is kept with it. Raises CheckpointRefused; then nothing was stored.
+        """
+
+    async def load(self, ref: str, sandbox: Sandbox, *, checkpoint: str) -> Frozen:
+        """Put an image back in a sandbox. Raises RestoreFailed; then there is no process."""

@@ -38,6 +38,7 @@ class Command(IntEnum):
     UNSHARE = 4
     QUIT = 5
     IMAGE = 6
+    PARK = 7
 
 
 class WakeFlag(IntFlag):

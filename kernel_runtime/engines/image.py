@@ -18,7 +18,6 @@ import errno
 import os
 import socket
 import struct
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -28,6 +27,7 @@ from typing import Any, Final
 from kernel_runtime import linux
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.fork import Command, ask, listen_at
+from kernel_runtime.engines.loaded import MONOTONIC, clock_inside_ns, clock_notes, flag_notes
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.errors import StoreError
@@ -41,14 +41,8 @@ CONTROL_FD: Final = 3
 
 _LOAD: Final = struct.Struct("=IIiI")
 _LOADED: Final = struct.Struct("=iiII464s")
-CLOCK: Final = "monotonic_ns"
-"""In an image's details: the monotonic clock of its process when it was written."""
 _PATIENCE_S: Final = 60.0
 _CHUNK: Final = 4 << 20
-_LOST: Final = {
-    1: ("memory", "the program break was not put back: the heap grows elsewhere"),
-    2: ("process", "/proc/self/exe is the loader"),
-}
 
 
 @dataclass(frozen=True)
@@ -73,17 +67,20 @@ class ImageEngine:
         self.writers: set[int] = set()
         """Processes, as seen inside, that write an image now; one that is killed stores nothing."""
 
+    async def why_not(self) -> str:
+        return ""
+
     async def write(
         self,
         frozen: Frozen,
-        root: str,
+        sandbox: Sandbox,
         *,
         base: str | None = None,
         details: dict[str, Any] | None = None,
     ) -> Written:
         """Write an image of a frozen process; it can be woken meanwhile.
 
-        root: that of its sandbox (`Sandbox.root`). base: ref of an image of the same session, the
+        sandbox: where it is. base: ref of an image of the same session, the
         last one best; what it holds already is not stored again. details: plain JSON for the
         manifest. Raises CheckpointRefused; then nothing was stored.
         """
@@ -93,14 +90,14 @@ class ImageEngine:
             with theirs:
                 pid, _, _ = await ask(frozen, Command.IMAGE, [theirs.fileno()])
             self.writers.add(pid)
-            files = self._files.at(root)
+            files = self._files.at(sandbox.root)
             return await _in_thread(
                 ours,
                 self._store.take_in,
                 ours,
                 files,
                 base=base,
-                details={CLOCK: time.monotonic_ns(), **(details or {})},
+                details={MONOTONIC: clock_inside_ns(sandbox), **(details or {})},
             )
         except OSError as error:
             raise CheckpointRefused(
@@ -114,7 +111,7 @@ class ImageEngine:
             self.writers.discard(pid)
             ours.close()
 
-    async def load(self, ref: str, sandbox: Sandbox, root: str, *, checkpoint: str) -> Frozen:
+    async def load(self, ref: str, sandbox: Sandbox, *, checkpoint: str) -> Frozen:
         """Put an image back as a frozen process in this sandbox.
 
         The files that the image refers to must be there again, and the ids of its process and
@@ -127,7 +124,7 @@ class ImageEngine:
             raise RestoreFailed(str(error)) from error
         with image:
             try:
-                await asyncio.to_thread(self._files.check, image, root)
+                await asyncio.to_thread(self._files.check, image, sandbox.root)
             except StoreError as error:
                 raise RestoreFailed(str(error)) from error
             await asyncio.to_thread(keep_out_of_reach, image, self._store.path)
@@ -139,7 +136,7 @@ class ImageEngine:
             except BaseException:
                 os.unlink(address)
                 raise
-        lost = loaded.not_captured + _clock_notes(image.manifest["details"], sandbox)
+        lost = loaded.not_captured + clock_notes(image.manifest["details"], sandbox)
         return Frozen(checkpoint, loaded.pid, address, not_captured=lost)
 
     async def _load(self, image: OpenImage, sandbox: Sandbox, listener: socket.socket) -> Loaded:
@@ -234,7 +231,7 @@ def read_answer(ref: str, answer: bytes) -> Loaded:
         raise ImageUnusable(ref, f"it is of another machine or version; {what}")
     if error:
         raise ImageUnusable(ref, f"{what}: {os.strerror(error)}")
-    return Loaded(pid, [Note(*note) for bit, note in _LOST.items() if flags & bit])
+    return Loaded(pid, flag_notes(flags))
 
 
 class FileDigests:
@@ -281,16 +278,6 @@ class _FilesBelow:
 
     def __call__(self, used: FileInUse) -> str:
         return self._digests.digest(used, self._root)
-
-
-def _clock_notes(details: dict[str, Any], sandbox: Sandbox) -> list[Note]:
-    """Where the monotonic clock is behind, who waits for a point in time waits longer."""
-    now_ns = time.monotonic_ns() + sandbox.clock_ahead_ns
-    behind_s = (details.get(CLOCK, 0) - now_ns) / 1e9
-    if behind_s <= 0:
-        return []
-    text = f"is {behind_s:.0f} s behind (a reboot): what sleeps until a point in time wakes later"
-    return [Note("clock", "monotonic", text)]
 
 
 def _digest(fd: int) -> str:

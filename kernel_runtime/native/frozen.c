@@ -5,6 +5,7 @@
 #include "hot.h"
 #include "image.h"
 #include "memory.h"
+#include "parked.h"
 #include "process.h"
 #include "wake.h"
 
@@ -168,8 +169,8 @@ static int twin(struct incoming *in, int listen_fd) {
   return own;
 }
 
-/* A clone that writes itself down. It returns only in a process that was loaded from what it has
- * written: then with the socket that this one serves. */
+/* A clone that is written down, by itself or by another program. It returns only in a process that was
+ * put back: then with the socket that this one serves. */
 static int image(struct tt_state *state, struct incoming *in, int listen_fd) {
   if (in->count != 1 || !TT_THREADS) {
     answer(in, TT_THREADS ? EINVAL : ENOTSUP, 0, 0);
@@ -180,7 +181,9 @@ static int image(struct tt_state *state, struct incoming *in, int listen_fd) {
     answer(in, pid < 0 ? (int)pid : 0, pid < 0 ? 0 : (int32_t)pid, 0);
     return listen_fd;
   }
-  int own = tt_image_write(state, in->fds[0]);
+  if (in->request.command == TT_PARK) tt_close(listen_fd), tt_close(in->connection);
+  int own = in->request.command == TT_PARK ? tt_park(state, in->fds[0])
+                                           : tt_image_write(state, in->fds[0]);
   in->count = 0;
   in->connection = -1;
   return own;
@@ -193,7 +196,8 @@ static int serve(struct tt_state *state, struct incoming *in, int *listen_fd) {
     case TT_WAKE:
       return in->request.flags & TT_WAKE_CONSUME ? consume(state, in, *listen_fd)
                                                  : wake(state, in, *listen_fd);
-    case TT_IMAGE: *listen_fd = image(state, in, *listen_fd); return 0;
+    case TT_IMAGE:
+    case TT_PARK: *listen_fd = image(state, in, *listen_fd); return 0;
     case TT_TWIN: *listen_fd = twin(in, *listen_fd); return 0;
     case TT_UNSHARE:
       answer(in, 0, own, tt_hot_unshare(state, in->request.arg64, *listen_fd));

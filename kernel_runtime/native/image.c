@@ -31,7 +31,7 @@ static int copy_vdso(struct tt_image_head *head) {
   return 0;
 }
 
-static uint64_t highest_id(const struct tt_state *state) {
+uint64_t tt_highest_id(const struct tt_state *state) {
   int32_t highest = state->leader.tid;
   for (const struct tt_slot *s = state->stopped.first; s; s = s->next)
     if (s->tid > highest) highest = s->tid;
@@ -50,7 +50,7 @@ static void write_all(struct tt_state *state, int fd) {
     head->page = (uint32_t)tt_page;
     head->landing = (uintptr_t)&landing;
     head->context = (uintptr_t)&context;
-    head->highest_id = highest_id(state);
+    head->highest_id = tt_highest_id(state);
     if (!out.error) out.error = tt_image_specials(head->special);
     if (!out.error) out.error = copy_vdso(head);
     if (!out.error) tt_image_put(&out, TT_IMAGE_HEAD, head, sizeof *head, 0, 0);

@@ -126,6 +126,8 @@ struct tt_landing {
 /* In the clone: write the image to fd and exit. In a process loaded from it: the listening socket. */
 int tt_image_write(struct tt_state *state, int fd);
 
+uint64_t tt_highest_id(const struct tt_state *state); /* of the process and its threads */
+
 /* image_process.c: what the kernel keeps for a process, that a clone has from the one it is cloned
  * from and a program that is executed has not. */
 struct tt_kept {
@@ -142,6 +144,7 @@ struct tt_kept {
   char executable[4096];
 };
 void tt_kept_note(struct tt_kept *kept);
+uint32_t tt_kept_places(const struct tt_kept *kept); /* of those that follow, the first two */
 uint32_t tt_kept_restore(const struct tt_kept *kept); /* enum tt_load_flags */
 
 /* image_pages.c: the mappings and their pages. */

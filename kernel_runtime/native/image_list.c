@@ -87,9 +87,17 @@ static int list_mappings(struct tt_work *w) {
 
 int tt_work_start(struct tt_work *w) {
   memset(w, 0, sizeof *w);
+  w->pagemap = w->piece_fd = -1;
   int error = prepare(w);
   if (!error) error = read_smaps(w);
   return error ? error : list_mappings(w);
+}
+
+void tt_work_end(struct tt_work *w) {
+  if (w->text) SC(SYS_munmap, w->text, ALL_SIZE);
+  if (w->piece) SC(SYS_munmap, w->piece, TT_IMAGE_PIECE);
+  tt_close(w->pagemap);
+  tt_close(w->piece_fd);
 }
 
 int tt_image_specials(struct tt_image_special specials[TT_IMAGE_SPECIALS]) {
@@ -107,10 +115,7 @@ int tt_image_specials(struct tt_image_special specials[TT_IMAGE_SPECIALS]) {
     memcpy(specials[count].name, m->line.path.at, n);
     specials[count++].name[n] = 0;
   }
-  if (w.text) SC(SYS_munmap, w.text, ALL_SIZE);
-  if (w.piece) SC(SYS_munmap, w.piece, TT_IMAGE_PIECE);
-  tt_close(w.pagemap);
-  tt_close(w.piece_fd);
+  tt_work_end(&w);
   return error;
 }
 

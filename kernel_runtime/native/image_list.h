@@ -43,6 +43,9 @@ struct tt_work {
 /* Make room and list all mappings. 0 or -errno. */
 int tt_work_start(struct tt_work *work);
 
+/* Give the room back; also after an error. */
+void tt_work_end(struct tt_work *work);
+
 /* Whether a mapping is the kernel's own, such as [vdso]. */
 int tt_is_special(const struct tt_mapping *mapping);
 

@@ -105,7 +105,7 @@ void tt_kept_note(struct tt_kept *kept) {
 
 /* --- restoring -------------------------------------------------------------------------------- */
 
-static uint32_t restore_places(const struct tt_kept *kept) {
+uint32_t tt_kept_places(const struct tt_kept *kept) {
   struct prctl_mm_map map;
   uint32_t failed = 0;
   memset(&map, 0, sizeof map);
@@ -136,7 +136,7 @@ static void restore_limits(const struct tt_kept *kept) {
 
 uint32_t tt_kept_restore(const struct tt_kept *kept) {
   tt_set_thread_pointer(kept->thread_pointer);
-  uint32_t failed = restore_places(kept);
+  uint32_t failed = tt_kept_places(kept);
   for (int s = 1; s <= 64; s++)
     if (s != SIGKILL && s != SIGSTOP) SC(SYS_rt_sigaction, s, &kept->actions[s - 1], 0, 8);
   restore_limits(kept);

@@ -131,8 +131,11 @@ enum tt_command {
   TT_TWIN = 3,    /* descriptor: a listening socket. Makes a frozen clone that serves it */
   TT_UNSHARE = 4, /* arg64: bytes at most. Makes pages its own; the next connection ends it early */
   TT_QUIT = 5,    /* answers, then exits */
-  TT_IMAGE = 6    /* descriptor: a SOCK_STREAM socket. A clone writes an image to it (image.h); the
+  TT_IMAGE = 6,   /* descriptor: a SOCK_STREAM socket. A clone writes an image to it (image.h); the
                    * answer, its pid, comes before it is written */
+  TT_PARK = 7     /* descriptor: a SOCK_SEQPACKET socket. A clone makes itself ready for another
+                   * program to write it down (parked.h), and says over it when it is; the answer,
+                   * its pid, comes before */
 };
 
 /* Flags of TT_WAKE. */

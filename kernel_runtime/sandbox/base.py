@@ -31,9 +31,21 @@ class Sandbox(Protocol):
         """Set it up. Raises SandboxError; then nothing is left behind."""
 
     async def spawn(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int]
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        fds: Mapping[int, int],
+        *,
+        capabilities: str = "",
+        past_id: int = 0,
+        nice: int = 0,
     ) -> int:
         """Start a program as a session leader; fds maps its descriptor numbers to ours.
+
+        capabilities: ``all`` for a program that does not come from inside; else what cells have.
+        past_id: its pid and those given after it shall be greater, where ids can be had. nice: is
+        added to its priority.
 
         Returns its pid as seen inside. Raises SandboxError if it cannot be executed.
         """
@@ -193,7 +205,15 @@ class InitClient:
         return answer
 
     async def spawn(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int]
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        fds: Mapping[int, int],
+        *,
+        capabilities: str = "",
+        past_id: int = 0,
+        nice: int = 0,
     ) -> int:
         answer = await self.request(
             "spawn",
@@ -202,7 +222,9 @@ class InitClient:
             env=dict(env),
             cwd=cwd,
             fds=list(fds.keys()),
-            capabilities=self.capabilities,
+            capabilities=capabilities or self.capabilities,
+            past_id=past_id,
+            nice=nice,
         )
         pid: int = answer["pid"]
         self._exits.pop(pid, None)

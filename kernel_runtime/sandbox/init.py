@@ -5,6 +5,7 @@ It is process 1 of the sandbox's pid namespace, or, where there are no namespace
 it over one SOCK_SEQPACKET socket in JSON, one request or report per packet:
 
     {"op": "spawn", "id": n, "argv": […], "env": {…}, "cwd": "…", "fds": [numbers]} + descriptors
+        and "capabilities", "past_id", "nice": see kernel_runtime.sandbox.base
     {"op": "kill", "id": n, "keep": [pids]}      SIGKILL to all but keep; answered when reaped
     {"op": "signal", "id": n, "pid": p, "signal": s, "group": true}
     {"op": "list", "id": n}                      the processes of the session
@@ -148,6 +149,8 @@ class Init:
 
     def op_spawn(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         report_r, report_w = os.pipe2(os.O_CLOEXEC)
+        if request.get("past_id") and self.has_namespaces:
+            _count_from(request["past_id"])
         pid = os.fork()
         if pid == 0:
             self.become(request, fds, report_w)
@@ -174,6 +177,7 @@ class Init:
             for source, target in zip(high, request["fds"]):
                 os.dup2(source, target, inheritable=True)
             os.chdir(request["cwd"])
+            os.nice(request.get("nice", 0))
             self.give_up_rights(request.get("capabilities", "limited"))
             wanted = set(request["fds"])
             for name in os.listdir("/proc/self/fd"):
@@ -354,6 +358,12 @@ def _put_clock_ahead(by_ns: int) -> None:
             f.write(f"monotonic {by_ns // 10**9} {by_ns % 10**9}\n")
 
 
+def _count_from(id: int) -> None:
+    """The next process gets the id after this one, or one that is free behind it."""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/ns_last_pid", "w") as f:
+        f.write(str(id))
+
+
 def _count_from_anywhere() -> None:
     """Let ids of processes begin at a number that each sandbox has for itself.
 
@@ -364,8 +374,7 @@ def _count_from_anywhere() -> None:
         with open("/proc/sys/kernel/pid_max") as f:
             most = int(f.read())
         first = int.from_bytes(os.urandom(4), "little") % max(1, most * 3 // 4)
-        with open("/proc/sys/kernel/ns_last_pid", "w") as f:
-            f.write(str(max(300, first)))
+        _count_from(max(300, first))
 
 
 def main() -> None:

@@ -40,6 +40,13 @@ class Supervisor(Configurable):
         help="Write the whole process too, with its threads and open files, for the next kernel on "
         "this machine.",
     ).tag(config=True, live=True)
+    images_by = Enum(
+        ("image", "criu", "both"),
+        "image",
+        help="What writes it: time travel itself, CRIU (needs root and CRIU 4; outlives an update "
+        "of the system), or one after the other.",
+    ).tag(config=True, live=True)
+    criu = Unicode("criu", help="The program CRIU: a name or a path.").tag(config=True)
     images_last = Integer(
         10, min=1, help="Automatic checkpoints of which the image is kept; variables stay longer."
     ).tag(config=True, live=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kernel_runtime import machine
-from kernel_runtime.engines.base import Frozen
-from kernel_runtime.engines.image import CLOCK, ImageEngine
+from kernel_runtime.engines.base import DurableEngine, Frozen
+from kernel_runtime.engines.loaded import MONOTONIC, clock_inside_ns
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed
+from kernel_runtime.store.dumps import DumpStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.images import ImageStore
 from kernel_runtime.timeline.model import Capture, Checkpoint
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
     from kernel_runtime.supervisor.session import Session
 
-NAME: Final = "image"
+ENGINES: Final = ("image", "criu")
+"""Names in captures, in the order in which a restore takes them."""
+
+_WRITTEN_BY: Final = {"image": ("image",), "criu": ("criu",), "both": ENGINES}
 
 
 class Images:
@@ -30,21 +34,29 @@ class Images:
     def __init__(self, session: Session, runtime_dir: Path) -> None:
         self._session = session
         self._runtime_dir = runtime_dir
-        self._made: ImageEngine | None = None
+        self._made: dict[str, DurableEngine] = {}
         self._base: str | None = None
+        self._told = ""
 
-    @property
-    def _engine(self) -> ImageEngine:
-        if self._made is None:
+    def _engine(self, name: str) -> DurableEngine:
+        if name not in self._made:
+            # each when it is needed: a kernel that starts waits for neither
+            from kernel_runtime.engines.criu import CriuEngine
+            from kernel_runtime.engines.image import ImageEngine
+
             directory = self._session.persistence.directory
             assert directory is not None
-            self._made = ImageEngine(ImageStore(directory), self._runtime_dir)
-        return self._made
+            self._made[name] = (
+                CriuEngine(DumpStore(directory), self._runtime_dir, self._session.config.criu)
+                if name == "criu"
+                else ImageEngine(ImageStore(directory), self._runtime_dir)
+            )
+        return self._made[name]
 
     @property
     def writers(self) -> Collection[int]:
         """Pids, inside, of processes that write an image now."""
-        return self._made.writers if self._made is not None else ()
+        return [pid for engine in self._made.values() for pid in engine.writers]
 
     def wanted(self) -> bool:
         """Whether frozen processes can and shall be written."""
@@ -61,36 +73,54 @@ class Images:
     def clock_ahead_ns(self) -> int:
         """By how much the clock inside must be ahead so that it is behind for no image: the
         monotonic clock starts anew with the machine."""
-        images = [found for c in self._session.timeline if (found := image_of(c)) is not None]
-        newest = max((int(image.details.get(CLOCK, 0)) for image in images), default=0)
+        images = [image for c in self._session.timeline for image in images_of(c)]
+        newest = max((int(image.details.get(MONOTONIC, 0)) for image in images), default=0)
         return max(0, newest - time.monotonic_ns())
 
     async def write(self, id: str) -> None:
-        """Make one capture. What failed is noted on the checkpoint. Never raises."""
+        """Make the captures of one checkpoint. What failed is noted on it. Never raises."""
+        for name in await self._usable():
+            if id in self._session.frozen:
+                await self._write(id, name)
+        await self._thin()
+
+    async def _usable(self) -> tuple[str, ...]:
+        """The engines that are to write; ours where the other one cannot, which is said once."""
+        session = self._session
+        names = _WRITTEN_BY[session.config.images_by]
+        why = await self._engine("criu").why_not() if "criu" in names else ""
+        if not why:
+            return names
+        if why != self._told:
+            self._told = why
+            session.router.say_next(
+                f"Supervisor.images_by is {session.config.images_by}, but CRIU cannot be used: "
+                f"{why}. Processes are written by time travel itself."
+            )
+        return ("image",)
+
+    async def _write(self, id: str, name: str) -> None:
         session = self._session
         frozen = session.frozen.get(id)
         if frozen is None or id not in session.timeline:
             return
         started = time.perf_counter()
-        session.put_capture(id, Capture("process", NAME, "pending"))
+        session.put_capture(id, Capture("process", name, "pending"))
+        engine, base = self._engine(name), self._base if name == "image" else None
         try:
-            clock_ns = time.monotonic_ns() + session.sandbox.clock_ahead_ns
-            written = await self._engine.write(
-                frozen,
-                session.sandbox.root,
-                base=self._base,
-                details={CLOCK: clock_ns, "machine": dict(machine.here())},
-            )
+            details = {MONOTONIC: clock_inside_ns(session.sandbox), "machine": dict(machine.here())}
+            written = await engine.write(frozen, session.sandbox, base=base, details=details)
         except asyncio.CancelledError:
-            session.put_capture(id, Capture("process", NAME, "failed", error="the kernel ended"))
+            session.put_capture(id, Capture("process", name, "failed", error="the kernel ended"))
             raise
         except (CheckpointRefused, StoreError, OSError) as error:
-            session.put_capture(id, Capture("process", NAME, "failed", error=str(error)))
+            session.put_capture(id, Capture("process", name, "failed", error=str(error)))
             return
-        self._base = written.ref
+        if name == "image":
+            self._base = written.ref
         capture = Capture(
             "process",
-            NAME,
+            name,
             "ready",
             bytes=written.bytes,
             ref=written.ref,
@@ -98,22 +128,21 @@ class Images:
             details={
                 "stored_bytes": written.stored_bytes,
                 "took_ms": (time.perf_counter() - started) * 1e3,
-                CLOCK: clock_ns,
+                MONOTONIC: details[MONOTONIC],
             },
         )
         session.put_capture(id, capture)
         await session.published(id)
-        await self._thin()
 
     async def _thin(self) -> None:
         """Give up the images of older automatic checkpoints; their variables stay on the disk."""
         session = self._session
-        held = [c for c in session.timeline if image_of(c) is not None and not c.is_kept]
+        held = [c for c in session.timeline if images_of(c) and not c.is_kept]
         for checkpoint in held[: -session.config.images_last or None]:
-            capture = image_of(checkpoint)
-            assert capture is not None
-            gone = replace(capture, state="evicted", ref=None, error="newer images took its place")
-            session.put_capture(checkpoint.id, gone)
+            for capture in images_of(checkpoint):
+                why = "newer images took its place"
+                gone = replace(capture, state="evicted", ref=None, error=why)
+                session.put_capture(checkpoint.id, gone)
         await self.sweep()
 
     async def sweep(self) -> None:
@@ -121,40 +150,49 @@ class Images:
         session = self._session
         if session.persistence.directory is None:
             return
-        store = ImageStore(session.persistence.directory)
+        sweeps: dict[str, Callable[..., object]] = {
+            "image": ImageStore(session.persistence.directory).sweep,
+            "criu": DumpStore(session.persistence.directory).sweep,
+        }
         before_ns = time.time_ns()
         try:
             await session.persistence.written()
-            kept = await asyncio.to_thread(session.persistence.images)
-            if self._base is not None:
-                kept.add(self._base)
-            await asyncio.to_thread(lambda: store.sweep(kept, before_ns=before_ns))
+            for name, sweep in sweeps.items():
+                kept = await asyncio.to_thread(session.persistence.images, name)
+                if self._base is not None:
+                    kept.add(self._base)
+                await asyncio.to_thread(sweep, kept, before_ns=before_ns)
         except (StoreError, OSError) as error:
             session.log.warning("Images were not swept: %s", error)
 
     def misfits(self, checkpoint: Checkpoint) -> list[str]:
-        """Why the image of a checkpoint cannot be loaded on this machine. Raises StoreError."""
-        capture = image_of(checkpoint)
+        """Why no image of a checkpoint can be loaded on this machine. Raises StoreError."""
         directory = self._session.persistence.directory
-        if capture is None or capture.ref is None or directory is None:
+        images = images_of(checkpoint)
+        # what CRIU wrote outlives a kernel update; CRIU itself says what does not fit
+        if directory is None or any(image.engine != "image" for image in images):
             return []
-        details = ImageStore(directory).manifest(capture.ref)["details"]
-        return machine.misfits(details.get("machine", {}))
+        why: list[str] = []
+        for image in images:
+            if image.ref is not None:
+                details = ImageStore(directory).manifest(image.ref)["details"]
+                why += machine.misfits(details.get("machine", {}))
+        return why
 
-    async def load(self, checkpoint: Checkpoint) -> Frozen:
-        """Put the image of a checkpoint back as a frozen process. Raises RestoreFailed."""
+    async def load(self, checkpoint: Checkpoint, capture: Capture) -> Frozen:
+        """Put an image of a checkpoint back as a frozen process. Raises RestoreFailed."""
         session = self._session
-        capture = image_of(checkpoint)
-        if capture is None or capture.ref is None:
+        if capture.ref is None:
             raise RestoreFailed(f"#{checkpoint.number} has no image.")
-        frozen = await self._engine.load(
-            capture.ref, session.sandbox, session.sandbox.root, checkpoint=checkpoint.id
+        frozen = await self._engine(capture.engine).load(
+            capture.ref, session.sandbox, checkpoint=checkpoint.id
         )
-        self._base = capture.ref
+        if capture.engine == "image":
+            self._base = capture.ref
         return frozen
 
 
-def image_of(checkpoint: Checkpoint) -> Capture | None:
-    """The image of a checkpoint's process, if it is on the disk."""
-    capture = checkpoint.capture("process", engine=NAME)
-    return capture if capture is not None and capture.state == "ready" else None
+def images_of(checkpoint: Checkpoint) -> list[Capture]:
+    """The images of a checkpoint's process that are on the disk, the first to be taken first."""
+    found = [checkpoint.capture("process", engine=name) for name in ENGINES]
+    return [capture for capture in found if capture is not None and capture.state == "ready"]

@@ -220,9 +220,9 @@ class Persistence:
         """
         return self._named("namespace", "dill")
 
-    def images(self) -> set[str]:
-        """The images, likewise."""
-        return self._named("process", "image")
+    def images(self, engine: str) -> set[str]:
+        """The images that an engine has written, likewise."""
+        return self._named("process", engine)
 
     def documents(self) -> set[str]:
         """The notebooks as they were, likewise."""

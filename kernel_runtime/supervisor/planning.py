@@ -13,7 +13,7 @@ from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.engines.workspace.protect import DOCUMENT
 from kernel_runtime.errors import RestoreRefused, UnknownCheckpoint
 from kernel_runtime.store.errors import StoreError
-from kernel_runtime.supervisor.images import image_of
+from kernel_runtime.supervisor.images import images_of
 from kernel_runtime.timeline.model import Capture, Checkpoint
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class Plan:
     frozen: Frozen | None
     files: RestorePlan | None
     environment: Capture | None = None
-    has_image: bool = False
-    """Whether the process comes from the disk, where there is no frozen one any more."""
+    images: list[Capture] = field(default_factory=list)
+    """Of the process, on the disk, where there is no frozen one any more; the best one first."""
     namespace: dict[str, Any] | None = None
     """The manifest of the portable copy: for want of the process itself, or if it fails."""
     warnings: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Plan:
     @property
     def brings_process(self) -> bool:
         """Whether another process takes the executor's place."""
-        return self.frozen is not None or self.has_image or self.namespace is not None
+        return self.frozen is not None or bool(self.images) or self.namespace is not None
 
 
 class Planner:
@@ -134,8 +134,8 @@ class Planner:
         plan.frozen = session.frozen.get(plan.target.id)
         if plan.frozen is not None:
             return
-        plan.has_image = image_of(plan.target) is not None
-        if plan.has_image:
+        plan.images = images_of(plan.target)
+        if plan.images:
             try:
                 await session.persistence.authenticate(session.timeline, plan.target)
             except StoreError as error:
@@ -147,7 +147,7 @@ class Planner:
         try:
             plan.namespace = await session.durability.manifest(plan.target)
         except RestoreRefused:
-            if not plan.has_image:
+            if not plan.images:
                 raise
 
     async def _compare_machine(self, plan: Plan) -> None:
@@ -165,5 +165,5 @@ class Planner:
                 f"The process of #{plan.target.number} was made on another machine: "
                 f"{'; '.join(why)}. Its variables were not written. Nothing was changed."
             )
-        plan.has_image = False
+        plan.images = []
         plan.warnings.append(f"the process itself does not come back here: {'; '.join(why)}")

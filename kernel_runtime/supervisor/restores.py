@@ -246,10 +246,13 @@ class Restorer(Planner):
         """The process that a plan brings back. Raises RestoreFailed."""
         if plan.frozen is not None:
             return await self.wake(plan.frozen)
-        if plan.has_image:
+        for left, capture in zip(reversed(range(len(plan.images))), plan.images):
             try:
-                return await self._from_image(plan)
+                return await self._from_image(plan, capture)
             except RestoreFailed as error:
+                if left:
+                    plan.warnings.append(f"another image of it was taken: {error}")
+                    continue
                 if plan.namespace is None:
                     raise
                 plan.warnings.append(f"the process itself could not be brought back: {error}")
@@ -265,10 +268,10 @@ class Restorer(Planner):
         plan.warnings += [PORTABLE, *lost_lines(loaded)]
         return executor
 
-    async def _from_image(self, plan: Plan) -> Executor:
+    async def _from_image(self, plan: Plan, capture: Capture) -> Executor:
         session = self._session
         id = plan.target.id
-        frozen = await session.images.load(plan.target)
+        frozen = await session.images.load(plan.target, capture)
         session.frozen[id] = frozen
         try:
             executor = await self.wake(frozen)

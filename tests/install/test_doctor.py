@@ -156,3 +156,25 @@ def test_the_server_extension_is_found_as_it_is_configured(
         found = check_server_extension()
         assert found.state == wanted
         assert bool(found.mend) == (not state)
+
+
+def test_images_are_said_to_hold_secrets() -> None:
+    text = doctor.as_text(doctor.examine())
+    assert "passwords and keys too" in text
+
+
+@pytest.mark.root
+def test_criu_is_tried_for_real(
+    ability: Callable[[str, bool], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It dumps and restores a process; a CRIU that is too old or broken is said to be so."""
+    [check] = [check for check in checks.CHECKS if check.name == "criu"]
+    found = check.run()
+    ability(found.text, found.state != SKIPPED)
+    assert found.state == FINE and "restored in another sandbox" in found.text, found.text
+    for version, said in (("Version: 3.17.1", "3.17; CRIU 4 or later"), ("", "does not work")):
+        program = tmp_path / "criu"
+        program.write_text(f"#!/bin/sh\necho {version}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        assert check.run().state == SKIPPED and said in check.run().text

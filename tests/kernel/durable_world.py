@@ -24,6 +24,18 @@ def durable(notebook: Any, number: int) -> dict[str, Any]:
         time.sleep(0.05)
 
 
+def image(notebook: Any, number: int, engine: str = "image") -> dict[str, Any]:
+    """What an engine has written of a checkpoint's process, once it is there."""
+    end = time.monotonic() + 110
+    while True:
+        record = notebook.command("get", checkpoint=number)["checkpoint"]
+        found = [c for c in record["captures"] if c["engine"] == engine]
+        if found and found[0]["state"] in ("ready", "failed"):
+            return found[0]
+        assert time.monotonic() < end, record
+        time.sleep(0.05)
+
+
 def kill(notebook: Any) -> None:
     """The supervisor and all that it started end at once, as when the machine goes down."""
     os.kill(notebook.pid, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -9,7 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.kernel.durable_world import kill
+import pytest
+
+from tests.kernel.durable_world import image, kill
+from tests.states.suite import WAYS
 
 SESSION = """
 import asyncio, threading, time
@@ -47,28 +51,24 @@ print(next(it), thread.is_alive(), ticks[0] > before, open('log').read())
 """
 
 
-def image(notebook: Any, number: int) -> dict[str, Any]:
-    """The image capture of a checkpoint, once it is written."""
-    end = time.monotonic() + 110
-    while True:
-        record = notebook.command("get", checkpoint=number)["checkpoint"]
-        found = [c for c in record["captures"] if c["engine"] == "image"]
-        if found and found[0]["state"] in ("ready", "failed"):
-            return found[0]
-        assert time.monotonic() < end, record
-        time.sleep(0.05)
-
-
+@pytest.mark.parametrize("engine", ["image", pytest.param("criu", marks=pytest.mark.root)])
 def test_a_killed_session_goes_on_in_the_middle_of_everything(
-    start_notebook: Callable[..., Any], document: dict[str, Any]
+    engine: str,
+    start_notebook: Callable[..., Any],
+    document: dict[str, Any],
+    ability: Callable[[str, bool], None],
 ) -> None:
-    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    """Ten times in a row, and what came back is written again each time."""
+    way = WAYS[engine]
+    ability(way.missing(), not way.missing())
+    arguments = ("--Supervisor.durability=manual", *way.arguments)
+    notebook = start_notebook(*arguments, **document)
     notebook.run(SESSION)
     notebook.run("%checkpoint")
-    assert image(notebook, 2)["state"] == "ready", image(notebook, 2)
+    assert image(notebook, 2, engine)["state"] == "ready", image(notebook, 2, engine)
     kill(notebook)
-    for turn in range(3):  # and the one that came back is written and comes back itself
-        notebook = start_notebook("--Supervisor.durability=manual", **document)
+    for turn in range(10):
+        notebook = start_notebook(*arguments, **document)
         text = notebook.run("%timetravel resume").out
         assert text.startswith("restored #") and "a fresh one" not in text, text
         assert "new id" not in text
@@ -79,7 +79,7 @@ def test_a_killed_session_goes_on_in_the_middle_of_everything(
         pages = "[(1, 2, 'r--p'), (2, 3, 'rw-p'), (3, 5, 'r--p')]"
         assert notebook.run("print(*whole())").out == f"True {pages}"
         number = int(notebook.run("%checkpoint").out.split("#")[1].split()[0])
-        assert image(notebook, number)["state"] == "ready"
+        assert image(notebook, number, engine)["state"] == "ready"
         # the frozen process that the image became serves for more than one restore
         notebook.run("%restore -1")
         assert notebook.run("thread.is_alive()").result == "True"
@@ -142,3 +142,22 @@ def test_after_a_reboot_sleeps_end_as_they_would_have(
         notebook.run("await asyncio.wait_for(task, 50); thread.join(50)")
         cell = notebook.run("print(sorted(done), time.monotonic() > before)")
         assert cell.out == "['task', 'thread'] True"
+
+
+def test_where_criu_cannot_be_used_ours_is_written(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root can use it")
+    arguments = ("--Supervisor.durability=manual", "--Supervisor.images_by=criu")
+    notebook = start_notebook(*arguments, **document)
+    notebook.run("it = iter('abc'); next(it)")
+    notebook.run("%checkpoint")
+    assert image(notebook, 2)["state"] == "ready"
+    cell = notebook.run("next(it)")
+    said = cell.text("stdout") + cell.text("stderr")
+    assert "CRIU cannot be used: it needs root" in said, said
+    notebook.run("%checkpoint")
+    assert image(notebook, notebook.head()["number"])["state"] == "ready"
+    cell = notebook.run("pass")
+    assert "CRIU" not in cell.text("stdout") + cell.text("stderr")

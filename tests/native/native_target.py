@@ -16,7 +16,7 @@ import traceback
 from typing import Any
 
 MOVE, NEW_IDS = 1, 2
-PING, WAKE, TWIN, UNSHARE, QUIT, IMAGE = 1, 2, 3, 4, 5, 6
+PING, WAKE, TWIN, UNSHARE, QUIT, IMAGE, PARK = 1, 2, 3, 4, 5, 6, 7
 WAKE_NEW_IDS, WAKE_CONSUME, WAKE_KEEP_IDS_OR_FAIL, WAKE_COPY = 1, 2, 4, 8
 
 

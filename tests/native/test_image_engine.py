@@ -134,13 +134,11 @@ def test_goes_on_in_another_sandbox(
         target = await start(sandbox, folder)
         pid = target.ask({"value": "os.getpid()"})
         frozen = await freeze(target, sandbox, folder, "first")
-        written = await images.write(frozen, sandbox.root, details={"of": "first"})
+        written = await images.write(frozen, sandbox, details={"of": "first"})
         for turn in range(3):
             await sandbox.close()
             sandbox = await new_sandbox(kind)
-            loaded = await images.load(
-                written.ref, sandbox, sandbox.root, checkpoint=frozen.checkpoint
-            )
+            loaded = await images.load(written.ref, sandbox, checkpoint=frozen.checkpoint)
             target = await wake(fork, loaded)
             assert target.ask({"value": "next(half)"}) == 5 + turn
             assert target.ask({"value": "os.getpid()"}) == pid or not sandbox.ids_kept
@@ -148,7 +146,7 @@ def test_goes_on_in_another_sandbox(
             counts = "[m := n, [time.sleep(.01) for _ in range(999) if n == m], n > m][2]"
             assert target.ask({"value": counts})
             frozen = await freeze(target, sandbox, folder, f"again{turn}")
-            written = await images.write(frozen, sandbox.root, base=written.ref)
+            written = await images.write(frozen, sandbox, base=written.ref)
             assert written.stored_bytes < written.bytes / 2
             await fork.drop(loaded)
         await sandbox.close()
@@ -167,8 +165,8 @@ def test_the_clock_after_a_reboot(
         with monkeypatch.context() as patch:
             now = time.monotonic_ns()
             patch.setattr(image_module.time, "monotonic_ns", lambda: now + 3600 * 10**9)
-            written = await images.write(frozen, sandbox.root)
-        loaded = await images.load(written.ref, sandbox, sandbox.root, checkpoint="first")
+            written = await images.write(frozen, sandbox)
+        loaded = await images.load(written.ref, sandbox, checkpoint="first")
         assert [note.kind for note in loaded.not_captured] == ["clock"]
         await sandbox.close()
 
@@ -183,24 +181,24 @@ def test_refusals(engine: tuple[ImageEngine, Path]) -> None:
         sandbox = await new_sandbox(NamespaceSandbox)
         target = await start(sandbox, folder)
         frozen = await freeze(target, sandbox, folder, "first")
-        written = await images.write(frozen, sandbox.root)
-        writing = asyncio.create_task(images.write(frozen, sandbox.root))
+        written = await images.write(frozen, sandbox)
+        writing = asyncio.create_task(images.write(frozen, sandbox))
         await asyncio.sleep(0.01)
         writing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await writing
         gone = Frozen("gone", 1, str(folder / "nobody"))
         with pytest.raises(CheckpointRefused, match="could not be written"):
-            await images.write(gone, sandbox.root)
+            await images.write(gone, sandbox)
         page_file = images._store.path / written.ref / PAGE_FILE
         page_file.rename(folder / "kept")
         with pytest.raises(RestoreFailed, match=PAGE_FILE):
-            await images.load(written.ref, sandbox, sandbox.root, checkpoint="first")
+            await images.load(written.ref, sandbox, checkpoint="first")
         (folder / "kept").rename(page_file)
         with with_loader("/bin/true"), pytest.raises(RestoreFailed, match="answer"):
-            await images.load(written.ref, sandbox, sandbox.root, checkpoint="first")
+            await images.load(written.ref, sandbox, checkpoint="first")
         with with_loader("/nowhere"), pytest.raises(RestoreFailed, match="nowhere"):
-            await images.load(written.ref, sandbox, sandbox.root, checkpoint="first")
+            await images.load(written.ref, sandbox, checkpoint="first")
         # target and frozen process are left, once the others have been reaped
         while len((await sandbox.request("list"))["pids"]) > 2:
             await asyncio.sleep(0.01)
@@ -241,10 +239,10 @@ def test_page_files_are_out_of_reach(
         target = await start(sandbox, folder)
         target.ask({"run": "block = bytearray(os.urandom(8 << 20)); total = sum(block)"})
         frozen = await freeze(target, sandbox, folder, "first")
-        written = await images.write(frozen, sandbox.root)
+        written = await images.write(frozen, sandbox)
         await sandbox.close()
         sandbox = await new_sandbox(NamespaceSandbox)
-        loaded = await images.load(written.ref, sandbox, sandbox.root, checkpoint="first")
+        loaded = await images.load(written.ref, sandbox, checkpoint="first")
         target = await wake(ForkEngine(folder, keep_ids=True), loaded)
         target.ask({"run": MAPPED})
         errors = target.ask({"value": "errors"})

@@ -1,0 +1,268 @@
+"""Process images that another program has written (CRIU): kept whole, signed, checked before use.
+
+Layout below ``<store>/criu/`` (directories 0700, files 0600):
+
+    <64 hex digits>/manifest   the files, sizes and digests, signed; the name is the digest of it
+    <64 hex digits>/seal       what the files are known by: signed, see kernel_runtime.store.images
+    <64 hex digits>/files/     what the program has written, and reads again
+    lock                       flock: shared while an image is written, exclusive to delete
+
+Invariants, as for our own images. A manifest **must** be authentic, and every file have its
+digests, before the program is given the directory: an image is code. An image **must** be on the
+disk before its directory gets its name. As long as inode, size and times of each file are those of
+the seal, nobody has written to it, and it is not read beforehand; else all are read and compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kernel_runtime.hashing import digests
+from kernel_runtime.store.digests import Digest, digest_of
+from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.image_model import ImageDamaged, ImageNotStored, ImageUnusable, Written
+from kernel_runtime.store.keys import Keys
+from kernel_runtime.store.paths import sync
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where the engines do not run either
+    fcntl = None  # type: ignore[assignment]
+
+VERSION: Final = 1
+FOLDER: Final = "criu"
+FILES: Final = "files"
+
+_PURPOSE: Final = "criu image 1"
+_SEAL_PURPOSE: Final = "criu image files 1"
+_PIECE: Final = 4 << 20
+"""Bytes that are hashed together: four such at once, in one thread."""
+_GRACE_NS: Final = 60 * 10**9
+"""An image that was written is not swept for so long: its row may not be committed yet."""
+
+
+@dataclass(frozen=True)
+class OpenDump:
+    """An authentic image."""
+
+    ref: Digest
+    files: Path
+    """The directory that the program is given."""
+    details: dict[str, Any]
+    bytes: int
+
+
+class DumpStore:
+    """The images of one store directory. Thread safe; several processes may use it at once."""
+
+    def __init__(self, store: Path, keys: Keys | None = None) -> None:
+        """store: the store's directory, not the one below. Nothing is made before it is used."""
+        self.path = store / FOLDER
+        self._keys = keys or Keys()
+
+    # -- writing ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A directory for the program to write to, below an own one; gone afterwards if not kept.
+
+        Raises ImageNotStored.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._locked(exclusive=False):
+                own = self.path / f"tmp-{secrets.token_hex(8)}"
+                own.mkdir(mode=0o700)
+                try:
+                    (own / FILES).mkdir(mode=0o700)
+                    yield own / FILES
+                finally:
+                    shutil.rmtree(own, ignore_errors=True)
+        except OSError as cause:
+            raise ImageNotStored(cause.strerror or str(cause)) from cause
+
+    def keep(self, files: Path, details: dict[str, Any]) -> Written:
+        """Make an image of what was written to a scratch directory; durable on return.
+
+        details: plain JSON, kept in the manifest. Blocks. Raises ImageNotStored, KeyUnusable.
+        """
+        try:
+            return self._keep(files, details)
+        except OSError as cause:
+            raise ImageNotStored(cause.strerror or str(cause)) from cause
+
+    def _keep(self, files: Path, details: dict[str, Any]) -> Written:
+        listed = {}
+        for path in sorted(files.iterdir()):
+            with open(path, "rb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                listed[path.name] = _digests(file.fileno())
+                os.fsync(file.fileno())
+        size = sum(path.stat().st_size for path in files.iterdir())
+        manifest = {
+            "version": VERSION,
+            "made_ns": time.time_ns(),
+            "files": listed,
+            "bytes": size,
+            "details": details,
+        }
+        body = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
+        signature = self._keys.sign(_PURPOSE, body)
+        ref = digest_of(body)
+        seal = json.dumps(_known(ref, files)).encode()
+        own = files.parent
+        _save(own / "seal", self._keys.sign(_SEAL_PURPOSE, seal).encode() + b"\n" + seal)
+        _save(own / "manifest", signature.encode() + b"\n" + body)
+        sync(files)
+        sync(own)
+        os.rename(own, self.path / ref)
+        sync(self.path)
+        return Written(ref, size, size + len(body))
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def open(self, ref: str) -> OpenDump:
+        """Authenticate an image.
+
+        Costs the same at any size, unless a file was written to since: then all are read. Raises
+        ImageDamaged (naming the file), ImageUnusable, NotAuthentic, NotTrusted, KeyUnusable.
+        """
+        return self._open(ref, whole=False)
+
+    def verify(self, ref: str) -> None:
+        """Read all of an image and compare it with its digests. Raises as `open` does."""
+        self._open(ref, whole=True)
+
+    def _open(self, ref: str, *, whole: bool) -> OpenDump:
+        manifest = self._manifest(ref)
+        files = self.path / ref / FILES
+        if whole or not self._is_sealed(ref, files):
+            _compare(ref, files, manifest["files"])
+        return OpenDump(Digest(ref), files, manifest["details"], manifest["bytes"])
+
+    def _manifest(self, ref: str) -> dict[str, Any]:
+        path = self.path / ref / "manifest"
+        try:
+            signature, _, body = path.read_bytes().partition(b"\n")
+        except OSError as cause:
+            raise ImageDamaged(ref, f"{path} cannot be read: {cause.strerror}") from cause
+        what = f"The process image {ref[:12]}"
+        self._keys.check(_PURPOSE, body, signature.decode("ascii", "replace"), what)
+        if digest_of(body) != ref:
+            raise ImageDamaged(ref, "its manifest is that of another image")
+        manifest: dict[str, Any] = json.loads(body)
+        if manifest.get("version") != VERSION:
+            raise ImageUnusable(ref, f"it is of version {manifest.get('version')}, not {VERSION}")
+        return manifest
+
+    def _is_sealed(self, ref: str, files: Path) -> bool:
+        try:
+            signature, _, body = (files.parent / "seal").read_bytes().partition(b"\n")
+            self._keys.check(_SEAL_PURPOSE, body, signature.decode("ascii", "replace"), "The seal")
+            return bool(json.loads(body) == _known(ref, files))
+        except (OSError, StoreError, ValueError):
+            return False
+
+    # -- deleting -----------------------------------------------------------------------------
+
+    def refs(self) -> list[Digest]:
+        """All images; those that are being written not included."""
+        with contextlib.suppress(FileNotFoundError):
+            return [Digest(d.name) for d in self.path.iterdir() if (d / "manifest").is_file()]
+        return []
+
+    def sweep(self, keep: Container[str], *, before_ns: int) -> None:
+        """Delete the images that are not to be kept.
+
+        before_ns: time.time_ns() before it was found out what is to be kept. What was written a
+        minute before that, or since, is kept, too. Does nothing while an image is being written.
+        Raises StoreError.
+        """
+        if not self.path.is_dir():
+            return
+        try:
+            with self._locked(exclusive=True):
+                self._sweep(keep, before_ns - _GRACE_NS)
+        except BlockingIOError:
+            return
+        except OSError as cause:
+            raise StoreError(
+                f"The images in {self.path} could not be cleared up: {cause.strerror}. Those that "
+                "are wanted are intact. See that the directory is yours and writable."
+            ) from cause
+
+    def _sweep(self, keep: Container[str], before_ns: int) -> None:
+        for directory in self.path.iterdir():
+            manifest = directory / "manifest"
+            if not directory.is_dir():
+                continue
+            if manifest.exists():
+                if directory.name in keep or manifest.stat().st_mtime_ns >= before_ns:
+                    continue
+                manifest.unlink()  # first: half a directory is no image
+            shutil.rmtree(directory)
+
+    @contextlib.contextmanager
+    def _locked(self, *, exclusive: bool) -> Iterator[None]:
+        fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _digests(fd: int) -> list[Any]:
+    """The size of a file, and the digest of each piece of it."""
+    size = os.fstat(fd).st_size
+    if not size:
+        return [0, []]
+    with mmap.mmap(fd, size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
+        pieces = [view[at : at + _PIECE] for at in range(0, size, _PIECE)]
+        try:
+            return [size, digests(pieces)]
+        finally:
+            for piece in pieces:
+                piece.release()
+
+
+def _compare(ref: str, files: Path, listed: dict[str, Any]) -> None:
+    """See that the files are those that were written, and no others. Raises ImageDamaged."""
+    try:
+        more = {path.name for path in files.iterdir()} - set(listed)
+        for name, known in listed.items():
+            with open(files / name, "rb") as file:
+                if _digests(file.fileno()) != known:
+                    raise ImageDamaged(ref, f"{files / name} does not hold what was written")
+    except OSError as cause:
+        raise ImageDamaged(ref, f"{cause.filename} cannot be read: {cause.strerror}") from cause
+    if more:
+        raise ImageDamaged(ref, f"{files / min(more)} was put there by somebody else")
+
+
+def _known(ref: str, files: Path) -> list[Any]:
+    """What files are known by that nobody has written to. Raises OSError."""
+    known: list[Any] = [ref]
+    for path in sorted(files.iterdir()):
+        found = path.lstat()
+        times = [found.st_mtime_ns, found.st_ctime_ns]
+        known.append([path.name, found.st_mode, found.st_ino, found.st_size, *times])
+    return known
+
+
+def _save(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)

@@ -1,0 +1,214 @@
+"""The engine ``criu`` as a supervisor uses it, in real sandboxes: written, all killed, put back."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from native_build import need
+from test_image_engine import freeze, new_sandbox, start, wake
+
+from kernel_runtime.engines import criu_program
+from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.criu import CriuEngine
+from kernel_runtime.engines.criu_program import CriuUnusable
+from kernel_runtime.engines.fork import ForkEngine
+from kernel_runtime.errors import CheckpointRefused, RestoreFailed
+from kernel_runtime.sandbox.base import InitClient
+from kernel_runtime.sandbox.namespaces import NamespaceSandbox
+from kernel_runtime.sandbox.none import NoSandbox
+from kernel_runtime.store.dumps import DumpStore
+from kernel_runtime.store.keys import Keys
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[tuple[CriuEngine, Path]]:
+    try:
+        criu_program.may_run()
+        criu_program.find()
+    except CriuUnusable as error:
+        need(str(error))
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        store = DumpStore(tmp_path / "store", Keys(tmp_path / "keys"))
+        yield CriuEngine(store, Path(folder)), Path(folder)
+
+
+@pytest.mark.parametrize("kind", [NamespaceSandbox, NoSandbox])
+def test_goes_on_in_another_sandbox(
+    kind: type[InitClient], engine: tuple[CriuEngine, Path]
+) -> None:
+    images, folder = engine
+
+    async def scenario() -> None:
+        sandbox = await new_sandbox(kind)
+        fork = ForkEngine(folder, keep_ids=sandbox.ids_kept)
+        target = await start(sandbox, folder)
+        pid = target.ask({"value": "os.getpid()"})
+        frozen = await freeze(target, sandbox, folder, "first")
+        written = await images.write(frozen, sandbox, details={"of": "first"})
+        for turn in range(3):
+            await sandbox.close()
+            sandbox = await new_sandbox(kind)
+            loaded = await images.load(written.ref, sandbox, checkpoint=frozen.checkpoint)
+            target = await wake(fork, loaded)
+            assert target.ask({"value": "next(half)"}) == 5 + turn
+            assert target.ask({"value": "os.getpid()"}) == pid or not sandbox.ids_kept
+            target.ask({"run": "task.result(20)"})
+            counts = "[m := n, [time.sleep(.01) for _ in range(999) if n == m], n > m][2]"
+            assert target.ask({"value": counts})
+            frozen = await freeze(target, sandbox, folder, f"again{turn}")
+            written = await images.write(frozen, sandbox)
+            await fork.drop(loaded)
+        await sandbox.close()
+
+    asyncio.run(scenario())
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def sign_anew(image: Path) -> None:
+    """As somebody does who has another key."""
+    other = DumpStore(image.parents[1], Keys(image.parents[1] / "other"))
+    with other.scratch() as files:
+        for path in (image / "files").iterdir():
+            shutil.copy2(path, files)
+        ref = other.keep(files, {}).ref
+    shutil.rmtree(image)
+    (image.parent / ref).rename(image)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a flipped bit in the manifest": (lambda image: flip(image / "manifest"), "was altered"),
+    "a flipped bit in the pages": (lambda image: flip(image / "files" / "pages-1.img"), "pages-1"),
+    "a flipped bit in the seal": (lambda image: flip(image / "seal"), ""),
+    "no pages": (lambda image: (image / "files" / "pages-1.img").unlink(), "pages-1.img"),
+    "no manifest": (lambda image: (image / "manifest").unlink(), "manifest"),
+    "one more file": (lambda image: (image / "files" / "more.img").touch(), "more.img"),
+    "another key": (sign_anew, "not yours"),
+}
+
+
+def test_damaged_images_are_not_loaded(engine: tuple[CriuEngine, Path]) -> None:
+    """Each is refused with its name, and no process is left; what is whole is loaded."""
+    images, folder = engine
+
+    async def scenario() -> None:
+        sandbox = await new_sandbox(NamespaceSandbox)
+        frozen = await freeze(await start(sandbox, folder), sandbox, folder, "first")
+        written = await images.write(frozen, sandbox)
+        await sandbox.close()
+        image = images._store.path / written.ref
+        shutil.copytree(image, folder / "whole")
+        sandbox = await new_sandbox(NamespaceSandbox)
+        for name, (damage, said) in DAMAGES.items():
+            shutil.rmtree(image)
+            shutil.copytree(folder / "whole", image)
+            damage(image)
+            if not said:  # all is read and compared, and is what it was
+                images._store.verify(written.ref)
+                continue
+            with pytest.raises(RestoreFailed, match=said):
+                await images.load(written.ref, sandbox, checkpoint="first")
+            assert (await sandbox.request("list"))["pids"] == [], name
+        shutil.rmtree(image)
+        shutil.copytree(folder / "whole", image)
+        loaded = await images.load(written.ref, sandbox, checkpoint="first")
+        target = await wake(ForkEngine(folder, keep_ids=True), loaded)
+        assert target.ask({"value": "next(half)"}) == 5
+        await sandbox.close()
+
+    asyncio.run(scenario())
+
+
+async def kill_criu(sandbox: InitClient, what: str) -> None:
+    """Once it runs in that sandbox."""
+    while True:
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if what not in words or "--no-default-config" not in words:
+                continue
+            # not a process that it restores, which has its name at first
+            if process.ppid() == sandbox._pid:
+                process.send_signal(signal.SIGKILL)
+                return
+        await asyncio.sleep(0.001)
+
+
+def test_criu_is_killed(engine: tuple[CriuEngine, Path]) -> None:
+    """In the middle of a dump or a restore: nothing is stored or left, and it can be retried."""
+    images, folder = engine
+
+    async def failing(
+        sandbox: InitClient, work: Callable[[], object], what: str, error: type[Exception]
+    ) -> None:
+        killer = asyncio.create_task(kill_criu(sandbox, what))
+        with pytest.raises(error, match="signal 9"):
+            await work()  # type: ignore[misc]
+        await killer
+
+    async def left(sandbox: InitClient, count: int) -> None:
+        while len((await sandbox.request("list"))["pids"]) > count:
+            await asyncio.sleep(0.01)
+
+    async def scenario() -> None:
+        sandbox = await new_sandbox(NamespaceSandbox)
+        target = await start(sandbox, folder)
+        frozen = await freeze(target, sandbox, folder, "first")
+        await failing(sandbox, lambda: images.write(frozen, sandbox), "dump", CheckpointRefused)
+        assert images._store.refs() == [] and images.writers == set()
+        assert [p.name for p in images._store.path.iterdir()] == ["lock"]
+        await left(sandbox, 2)
+        assert target.ask({"value": "next(half)"}) == 5
+        written = await images.write(frozen, sandbox)
+        await sandbox.close()
+        sandbox = await new_sandbox(NamespaceSandbox)
+        load = lambda: images.load(written.ref, sandbox, checkpoint="first")  # noqa: E731
+        await failing(sandbox, load, "restore", RestoreFailed)
+        await left(sandbox, 0)
+        target = await wake(ForkEngine(folder, keep_ids=True), await load())
+        assert target.ask({"value": "next(half)"}) == 5
+        await sandbox.close()
+
+    asyncio.run(scenario())
+
+
+def test_refusals(engine: tuple[CriuEngine, Path], tmp_path: Path) -> None:
+    """No frozen process, a store that cannot be written, an id that is taken, no CRIU."""
+    images, folder = engine
+
+    async def scenario() -> None:
+        sandbox = await new_sandbox(NamespaceSandbox)
+        target = await start(sandbox, folder)
+        frozen = await freeze(target, sandbox, folder, "first")
+        gone = Frozen("gone", 1, str(folder / "nobody"))
+        with pytest.raises(CheckpointRefused, match="could not be written"):
+            await images.write(gone, sandbox)
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full" / "criu").touch()
+        full = CriuEngine(DumpStore(tmp_path / "full", Keys(tmp_path / "keys")), folder)
+        with pytest.raises(CheckpointRefused, match="runs on"):
+            await full.write(frozen, sandbox)
+        none = CriuEngine(images._store, folder, "no-such-criu")
+        with pytest.raises(CheckpointRefused, match="no program no-such-criu"):
+            await none.write(frozen, sandbox)
+        assert target.ask({"value": "next(half)"}) == 5
+        written = await images.write(frozen, sandbox)
+        # in the sandbox in which it was written the ids of the session are in use, but not its own
+        loaded = await images.load(written.ref, sandbox, checkpoint="first")
+        with pytest.raises(RestoreFailed, match=str(loaded.pid)):
+            await images.load(written.ref, sandbox, checkpoint="first")
+        await sandbox.close()
+
+    asyncio.run(scenario())
