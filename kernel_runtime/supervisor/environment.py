@@ -65,6 +65,7 @@ class Environment:
         directory: Path,
         workspace: Iterable[Path],
         hidden: Iterable[Path],
+        passed: Iterable[Path] = (),
     ) -> None:
         """Mount it in a sandbox that has just been started.
 
@@ -73,7 +74,7 @@ class Environment:
         """
         own_user_namespace = sandbox.mode in USER_MODES or not is_initial_user_namespace()
         plan = await asyncio.to_thread(
-            self._plan, directory, list(workspace), list(hidden), own_user_namespace
+            self._plan, directory, list(workspace), list(hidden), list(passed), own_user_namespace
         )
         engine = OverlayEngine(EnvironmentDirectory(directory), sandbox, plan)
         try:
@@ -92,7 +93,12 @@ class Environment:
         self._proc = sandbox.proc
 
     def _plan(
-        self, directory: Path, workspace: list[Path], hidden: list[Path], own_user_namespace: bool
+        self,
+        directory: Path,
+        workspace: list[Path],
+        hidden: list[Path],
+        passed: list[Path],
+        own_user_namespace: bool,
     ) -> planning.Plan:
         likely = [self._prefix, os.path.expanduser("~"), os.environ.get("TMPDIR", "/tmp")]
         host = planning.this_host(
@@ -107,7 +113,10 @@ class Environment:
         plan = planning.make_plan(
             host,
             workspace=[os.path.realpath(path) for path in workspace],
-            host_paths=[os.path.realpath(os.path.expanduser(p)) for p in self._config.host_paths],
+            host_paths=[
+                *(os.path.realpath(os.path.expanduser(p)) for p in self._config.host_paths),
+                *map(str, passed),
+            ],
             hidden=[os.path.realpath(path) for path in masked if path.exists()],
             blocked=[path for path in sockets if os.path.exists(path)],
             environment=os.path.realpath(directory),

@@ -131,17 +131,25 @@ class Planner:
         plan.frozen = session.frozen.get(plan.target.id)
         if plan.frozen is not None:
             return
-        plan.has_image = image_of(plan.target) is not None
-        if plan.has_image:
+        plan.frozen = session.under_dmtcp.stored(plan.target)
+        plan.has_image = session.engine.name == "fork" and image_of(plan.target) is not None
+        if plan.has_image or plan.frozen is not None:
             try:
                 await session.persistence.authenticate(session.timeline, plan.target)
             except StoreError as error:
                 raise RestoreRefused(f"{error} Nothing was changed.") from error
         namespace = plan.target.capture("namespace")
-        if namespace is None or namespace.state != "ready":
-            return
-        try:
-            plan.namespace = await session.durability.manifest(plan.target)
-        except RestoreRefused:
-            if not plan.has_image:
-                raise
+        if namespace is not None and namespace.state == "ready":
+            try:
+                plan.namespace = await session.durability.manifest(plan.target)
+            except RestoreRefused:
+                if not plan.brings_process:
+                    raise
+        if not plan.brings_process:
+            capture = plan.target.capture("process")
+            made_by = capture.engine if capture is not None else "another engine"
+            raise RestoreRefused(
+                f"The process of #{plan.target.number} was captured by {made_by}, and this kernel "
+                f"uses {session.engine.name}. Nothing was changed; start the kernel with "
+                f"--Supervisor.process_engine={'dmtcp' if made_by == 'dmtcp' else 'fork'}."
+            )

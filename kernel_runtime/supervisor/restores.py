@@ -239,15 +239,14 @@ class Restorer(Planner):
 
     async def _revive(self, plan: Plan) -> Executor:
         """The process that a plan brings back. Raises RestoreFailed."""
-        if plan.frozen is not None:
-            return await self.wake(plan.frozen)
-        if plan.has_image:
+        if plan.frozen is not None or plan.has_image:
             try:
-                return await self._from_image(plan)
+                return await self._exactly(plan)
             except RestoreFailed as error:
                 if plan.namespace is None:
                     raise
                 plan.warnings.append(f"the process itself could not be brought back: {error}")
+                await self.stop_processes()  # what may have come up half way
         session = self._session
         assert plan.namespace is not None
         seed = plan.namespace.get("hash_seed") or session.hash_seed
@@ -258,9 +257,14 @@ class Restorer(Planner):
         plan.warnings += [PORTABLE, *lost_lines(loaded)]
         return executor
 
-    async def _from_image(self, plan: Plan) -> Executor:
+    async def _exactly(self, plan: Plan) -> Executor:
         session = self._session
         id = plan.target.id
+        if plan.frozen is not None:
+            executor = await self.wake(plan.frozen)
+            if not session.engine.can_copy:  # what an image was restarted from can be used again
+                session.frozen[id] = plan.frozen
+            return executor
         frozen = await session.images.load(plan.target)
         session.frozen[id] = frozen
         try:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,12 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
         yield one
         for client in one.clients() if one.is_alive else ():
             os.kill(client.real_pid, 9)
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> dict[str, Any]:
+    """What starts a kernel of one notebook, again and again."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "n.ipynb").write_text("{}")
+    return {"cwd": work, "env": {"JPY_SESSION_NAME": str(work / "n.ipynb")}}
