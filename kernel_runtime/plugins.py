@@ -19,6 +19,7 @@ SANDBOXES = "kernel_runtime.sandboxes"
 
 _OURS = {
     (PROCESS_ENGINES, "fork"): "kernel_runtime.engines.fork:ForkEngine",
+    (PROCESS_ENGINES, "dmtcp"): "kernel_runtime.engines.dmtcp:DmtcpEngine",
     (SANDBOXES, "namespaces"): "kernel_runtime.sandbox.namespaces:NamespaceSandbox",
     (SANDBOXES, "none"): "kernel_runtime.sandbox.none:NoSandbox",
 }

@@ -55,6 +55,7 @@ class ProcessEngine(Protocol):
     """One way to freeze a whole process and to wake it. Holds no history."""
 
     name: str  # written in each checkpoint: never rename
+    can_copy: bool  # whether a checkpoint can be read beside the live process (`copy`)
 
     async def freeze(
         self,

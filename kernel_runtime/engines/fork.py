@@ -54,6 +54,7 @@ class ForkEngine:
     """Freeze by a raw clone, wake by another; see the module's docstring."""
 
     name = "fork"
+    can_copy = True
 
     def __init__(self, directory: Path, *, keep_ids: bool) -> None:
         """directory: where the frozen processes' sockets lie; private to the user, short."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp
 from tornado import ioloop
-from traitlets import Integer, Type
+from traitlets import Integer, Type, Unicode
 
 from kernel_runtime import linux
 from kernel_runtime.executor.kernel import ExecutorKernel
@@ -44,6 +44,9 @@ class ExecutorApp(IPKernelApp):
     link_fd = Integer(-1, help="Number of the descriptor of the link.").tag(config=True)
     out_fd = Integer(-1, help="A descriptor on the pipe that 1 is at first.").tag(config=True)
     err_fd = Integer(-1, help="A descriptor on the pipe that 2 is at first.").tag(config=True)
+    wake_directory = Unicode(
+        "", help="Under DMTCP: where a restarted process is handed its new link."
+    ).tag(config=True)
     hash_seed: str | None = None
     classes = [*IPKernelApp.classes, ExecutorKernel]  # noqa: RUF012 - declared so by traitlets
 
@@ -101,6 +104,7 @@ class ExecutorApp(IPKernelApp):
             log=self.log,
             profile_dir=self.profile_dir,
             user_ns=self.user_ns,
+            wake_directory=self.wake_directory,
         )
         self.kernel.hash_seed = self.hash_seed
         self.displayhook.get_execution_count = lambda: self.kernel.execution_count

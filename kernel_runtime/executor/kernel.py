@@ -22,7 +22,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.error import StdinNotImplementedError
 from tornado import ioloop
 from traitlets import Any as AnyTrait
-from traitlets import Type
+from traitlets import Type, Unicode
 
 from kernel_runtime.executor import trials
 from kernel_runtime.executor.history import HistoryManager
@@ -95,6 +95,7 @@ class ExecutorKernel(IPythonKernel):
     shell_class = Type(ExecutorShell)
     shell_stream = AnyTrait(None, allow_none=True)
     link = AnyTrait()
+    wake_directory = Unicode()
     cells_context: contextvars.Context
     """In which cells run: numpy's print options and decimal's precision are in it."""
     hash_seed: str | None = None
@@ -107,7 +108,7 @@ class ExecutorKernel(IPythonKernel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]
         assert isinstance(self.link, Link)
-        self.timetravel = TimeTravel(self, self.link)
+        self.timetravel = TimeTravel(self, self.link, self.wake_directory)
         self._info: dict[str, Any] = {}
         self.cells_context = contextvars.copy_context()
         self._dispatch = _async_in_context(partial(self.shell_main, None), self.cells_context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -10,7 +11,15 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernel_runtime import errors
-from kernel_runtime.executor import afterwake, copies, lost_children, native, variables, versions
+from kernel_runtime.executor import (
+    afterwake,
+    copies,
+    lost_children,
+    native,
+    parking,
+    variables,
+    versions,
+)
 from kernel_runtime.executor.compensations import Compensations
 from kernel_runtime.executor.effects import Effects
 from kernel_runtime.executor.environ import EnvironmentVariables
@@ -30,10 +39,16 @@ _HURRY_S = 0.01
 class TimeTravel:
     """Answers the supervisor's commands and sends it the magics' requests."""
 
-    def __init__(self, kernel: ExecutorKernel, link: Link) -> None:
+    def __init__(self, kernel: ExecutorKernel, link: Link, wake_directory: str = "") -> None:
+        """wake_directory: where a process that DMTCP restarts asks for a link; then it is DMTCP
+        that makes checkpoints, and our own library, whose calls DMTCP does not see, is left out."""
         self._kernel = kernel
         self._link = link
-        self._library, self._no_library = native.load()
+        self._wake_directory = wake_directory
+        self._library: Any = None
+        self._no_library = ""
+        if not wake_directory:
+            self._library, self._no_library = native.load()
         self._environ = EnvironmentVariables()
         self._requests = 0
         self._waiting = 0
@@ -84,6 +99,8 @@ class TimeTravel:
         name = command["command"]
         if name == "freeze":
             self._freeze(command)
+        elif name == "park":
+            self._park(command)
         elif name == "open_comms":
             self._kernel.open_comms(command["ids"])
         elif name == "variables":
@@ -120,10 +137,7 @@ class TimeTravel:
         children = lost_children.children()
         move = bool(command["move"])
         generator = random.getstate()
-        try:
-            self.directory = os.getcwd()  # a copy may be woken when it is there no more
-        except FileNotFoundError:
-            self.directory = None
+        self._note_directory()
         woken = 0
         try:
             # not the monotonic clock, which may be another one in the sandbox
@@ -190,6 +204,25 @@ class TimeTravel:
             if at_leisure:
                 # after whatever else is ready to run: nobody waits for this
                 self._kernel.io_loop.add_callback(self._touch_pages)
+
+    def _park(self, command: dict[str, Any]) -> None:
+        """Wait while DMTCP makes a checkpoint; in a process that came back, take up a new link."""
+        self.effects.flush()  # else a process that comes back would tell of them once more
+        self._note_directory()
+        woken = parking.park(
+            self._link, self._wake_directory, id=command["id"], variables=self._summary()
+        )
+        if woken:
+            if self.directory is not None:
+                with contextlib.suppress(OSError):
+                    os.chdir(self.directory)  # DMTCP knows those below the first one only
+            self._greet(woken, True, [], [])
+
+    def _note_directory(self) -> None:
+        try:
+            self.directory = os.getcwd()  # a copy may be woken when it is there no more
+        except FileNotFoundError:
+            self.directory = None
 
     def _serve_copy(self, notes: list[list[str]], generator: tuple[Any, ...]) -> NoReturn:
         """All that a copy does: it is beside the live session, and never reaches its event loop.

@@ -223,6 +223,7 @@ class Checkpointer:
             session.engine.name,
             "ready",
             ref=frozen.address,
+            bytes=frozen.details.get("bytes", 0),
             not_captured=tuple(frozen.not_captured),
             details={
                 "pause_ms": frozen.pause_ms,

@@ -75,3 +75,4 @@ class Deletion:
         session.background(session.tidy_environment())
         session.background(session.durability.sweep())
         session.background(session.images.sweep())
+        session.background(session.under_dmtcp.sweep())

@@ -84,7 +84,7 @@ class Durability:
         capture = checkpoint.capture(KIND)
         if self._stopping or self._session.persistence.directory is None:
             return
-        if checkpoint.id not in self._session.frozen:
+        if checkpoint.id not in self._session.frozen or not self._session.engine.can_copy:
             return
         if capture is not None and capture.state == "ready":
             return
@@ -145,6 +145,12 @@ class Durability:
         capture = checkpoint.capture(KIND)
         if capture is not None and capture.state == "ready":
             return capture
+        if not self._session.engine.can_copy:
+            raise RestoreRefused(
+                f"The variables of #{checkpoint.number} are not held apart from its processes: "
+                f"the engine {self._session.engine.name} keeps those as a whole. Restore it, or "
+                "use Supervisor.process_engine=fork. Nothing was changed."
+            )
         if checkpoint.id not in self._session.frozen:
             why = (capture.error or capture.state) if capture else "its process is gone"
             raise RestoreRefused(

@@ -65,6 +65,7 @@ class Environment:
         directory: Path,
         workspace: Iterable[Path],
         hidden: Iterable[Path],
+        passed: Iterable[Path] = (),
     ) -> None:
         """Mount it in a sandbox that has just been started.
 
@@ -78,7 +79,9 @@ class Environment:
             all_ids=sandbox.mode != USER_MODE,
             paths=[os.path.realpath(p) for p in likely],
         )
-        plan = await asyncio.to_thread(self._plan, host, directory, list(workspace), list(hidden))
+        plan = await asyncio.to_thread(
+            self._plan, host, directory, list(workspace), list(hidden), list(passed)
+        )
         engine = OverlayEngine(EnvironmentDirectory(directory), sandbox, plan)
         try:
             told = await engine.start()
@@ -96,7 +99,12 @@ class Environment:
         self._proc = sandbox.proc
 
     def _plan(
-        self, host: planning.Host, directory: Path, workspace: list[Path], hidden: list[Path]
+        self,
+        host: planning.Host,
+        directory: Path,
+        workspace: list[Path],
+        hidden: list[Path],
+        passed: list[Path],
     ) -> planning.Plan:
         sockets = [] if self._config.docker_socket else list(planning.DOCKER_SOCKETS)
         masked = [*hidden, Path(jupyter_runtime_dir())]
@@ -107,7 +115,10 @@ class Environment:
         plan = planning.make_plan(
             host,
             workspace=[os.path.realpath(path) for path in workspace],
-            host_paths=[os.path.realpath(os.path.expanduser(p)) for p in self._config.host_paths],
+            host_paths=[
+                *(os.path.realpath(os.path.expanduser(p)) for p in self._config.host_paths),
+                *map(str, passed),
+            ],
             hidden=[os.path.realpath(path) for path in masked if path.exists()],
             blocked=[path for path in sockets if os.path.exists(path)],
             environment=os.path.realpath(directory),

@@ -8,7 +8,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -105,8 +105,12 @@ class Executor:
         arguments: Sequence[str],
         env: Mapping[str, str],
         cwd: str,
+        launch: Callable[[list[str]], Awaitable[list[str]]] | None = None,
     ) -> None:
-        """Start a fresh one. Raises SandboxError; then nothing is left of it."""
+        """Start a fresh one. Raises SandboxError; then nothing is left of it.
+
+        launch: makes the command line that runs a program under whatever the engine needs.
+        """
         argv = [
             python,
             str(_BOOT),
@@ -115,6 +119,11 @@ class Executor:
             f"--ExecutorApp.err_fd={ERR_FD}",
             *arguments,
         ]
+        try:
+            argv = await launch(argv) if launch is not None else argv
+        except BaseException:
+            self.close()
+            raise
         out, err = (pipe.write_end for pipe in self.pipes)
         with open(os.devnull) as null:
             fds = {0: null.fileno(), 1: out, 2: err}
@@ -243,6 +252,17 @@ class Executor:
         answer = await self._ask("variables")
         summary: dict[str, Any] = answer["variables"]
         return summary
+
+    async def park(self) -> dict[str, Any]:
+        """Have it wait, for a checkpoint that others make. Raises CheckpointRefused."""
+        try:
+            return await self._ask("park")
+        except ConnectionError as error:
+            raise CheckpointRefused("The process ended before it was checkpointed.") from error
+
+    def unpark(self) -> None:
+        """Have it go on. One that is gone is no error."""
+        self.link.command("unpark")
 
     async def versions(self, modules: Sequence[str]) -> dict[str, Any]:
         """Return which of these are loaded in which version. Raises ConnectionError."""

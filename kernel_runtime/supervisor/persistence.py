@@ -228,6 +228,10 @@ class Persistence:
         """The notebooks as they were, likewise."""
         return self._named("document", "cells")
 
+    def dmtcp_images(self) -> set[str]:
+        """The images that DMTCP wrote, likewise."""
+        return self._named("process", "dmtcp")
+
     def _named(self, kind: str, engine: str) -> set[str]:
         if self._store is None:
             raise StoreError("The store is closed.")

@@ -134,21 +134,31 @@ class Planner:
         plan.frozen = session.frozen.get(plan.target.id)
         if plan.frozen is not None:
             return
-        plan.images = images_of(plan.target)
-        if plan.images:
+        plan.frozen = session.under_dmtcp.stored(plan.target)
+        if session.engine.name == "fork":  # whose frozen processes they become
+            plan.images = images_of(plan.target)
+        if plan.images or plan.frozen is not None:
             try:
                 await session.persistence.authenticate(session.timeline, plan.target)
             except StoreError as error:
                 raise RestoreRefused(f"{error} Nothing was changed.") from error
+        if plan.images:
             await self._compare_machine(plan)
         namespace = plan.target.capture("namespace")
-        if namespace is None or namespace.state != "ready":
-            return
-        try:
-            plan.namespace = await session.durability.manifest(plan.target)
-        except RestoreRefused:
-            if not plan.images:
-                raise
+        if namespace is not None and namespace.state == "ready":
+            try:
+                plan.namespace = await session.durability.manifest(plan.target)
+            except RestoreRefused:
+                if not plan.brings_process:
+                    raise
+        if not plan.brings_process:
+            capture = plan.target.capture("process")
+            made_by = capture.engine if capture is not None else "another engine"
+            raise RestoreRefused(
+                f"The process of #{plan.target.number} was captured by {made_by}, and this kernel "
+                f"uses {session.engine.name}. Nothing was changed; start the kernel with "
+                f"--Supervisor.process_engine={'dmtcp' if made_by == 'dmtcp' else 'fork'}."
+            )
 
     async def _compare_machine(self, plan: Plan) -> None:
         """Do without an image that this machine cannot load. Raises RestoreRefused if it is all

@@ -244,11 +244,10 @@ class Restorer(Planner):
 
     async def _revive(self, plan: Plan) -> Executor:
         """The process that a plan brings back. Raises RestoreFailed."""
-        if plan.frozen is not None:
-            return await self.wake(plan.frozen)
-        for left, capture in zip(reversed(range(len(plan.images))), plan.images):
+        ways = [None] if plan.frozen is not None else list(plan.images)
+        for left, image in zip(reversed(range(len(ways))), ways):
             try:
-                return await self._from_image(plan, capture)
+                return await self._exactly(plan, image)
             except RestoreFailed as error:
                 if left:
                     plan.warnings.append(f"another image of it was taken: {error}")
@@ -256,6 +255,7 @@ class Restorer(Planner):
                 if plan.namespace is None:
                     raise
                 plan.warnings.append(f"the process itself could not be brought back: {error}")
+                await self.stop_processes()  # what may have come up half way
         session = self._session
         assert plan.namespace is not None
         seed = plan.namespace.get("hash_seed") or session.hash_seed
@@ -268,10 +268,17 @@ class Restorer(Planner):
         plan.warnings += [PORTABLE, *lost_lines(loaded)]
         return executor
 
-    async def _from_image(self, plan: Plan, capture: Capture) -> Executor:
+    async def _exactly(self, plan: Plan, image: Capture | None) -> Executor:
+        """The process as it was. image: none for a frozen one."""
         session = self._session
         id = plan.target.id
-        frozen = await session.images.load(plan.target, capture)
+        if plan.frozen is not None:
+            executor = await self.wake(plan.frozen)
+            if not session.engine.can_copy:  # what an image was restarted from can be used again
+                session.frozen[id] = plan.frozen
+            return executor
+        assert image is not None
+        frozen = await session.images.load(plan.target, image)
         session.frozen[id] = frozen
         try:
             executor = await self.wake(frozen)

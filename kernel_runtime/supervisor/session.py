@@ -18,7 +18,12 @@ from typing import Any
 
 from kernel_runtime import plugins
 from kernel_runtime.engines.base import Frozen, ProcessEngine
-from kernel_runtime.errors import EnvironmentRefused, RestoreFailed, SandboxError
+from kernel_runtime.errors import (
+    EnvironmentRefused,
+    RestoreFailed,
+    SandboxError,
+    TimeTravelError,
+)
 from kernel_runtime.executor.boot import OWN_SEED
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
@@ -51,6 +56,7 @@ from kernel_runtime.supervisor.rescue import Rescue
 from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Request, Router
 from kernel_runtime.supervisor.showing import Showing
+from kernel_runtime.supervisor.under_dmtcp import UnderDmtcp
 from kernel_runtime.timeline.model import Capture
 
 _SHUTDOWN_S = 2.0
@@ -136,6 +142,7 @@ class Session:
         self.images = Images(self, runtime_dir)
         self.documents = KeptDocuments(self)
         self.showing = Showing(self)
+        self.under_dmtcp = UnderDmtcp(self)
         self.cells = Cells(self)
         self.inner = InnerCells(self)
         self.compensations = Compensations(self)
@@ -177,6 +184,11 @@ class Session:
         self._tell_of_encryption()
         engine = plugins.load(plugins.PROCESS_ENGINES, self.config.process_engine)
         self.engine: ProcessEngine = engine(self._runtime_dir, keep_ids=self.sandbox.ids_kept)
+        try:
+            await self.under_dmtcp.begin(self.engine)
+        except TimeTravelError as error:
+            self.rescue.refuse(str(error))
+            return
         await self.files.recover()
         self.router.hold("start")
         if self.rescue.can_help():
@@ -214,6 +226,7 @@ class Session:
         await self.durability.sweep()
         await self.images.sweep()
         await self.documents.sweep()
+        await self.under_dmtcp.sweep()
         async with self.lock:
             await self.environment.collect(self.layers_in_use())
         changed = await self.environment.changed_since_last_time()
@@ -268,6 +281,7 @@ class Session:
                 self.sandbox,
                 directory=self.persistence.directory / "environments" / self.timeline.id,
                 workspace=workspace,
+                passed=self.under_dmtcp.shared,
                 hidden=[
                     self.persistence.directory,
                     self._runtime_dir,
@@ -339,7 +353,12 @@ class Session:
         self._starting, self._last_words = True, ""
         try:
             await executor.start(
-                self.sandbox, self._python, self._arguments, self._environment(hash_seed), self.cwd
+                self.sandbox,
+                self._python,
+                self._arguments,
+                self._environment(hash_seed),
+                self.cwd,
+                self.under_dmtcp.launch,
             )
         except SandboxError as error:
             how = await self._end_of(executor) or str(error)
@@ -438,6 +457,7 @@ class Session:
         self.router.joiner.flush()
         await self.history.close()
         await self.sandbox.close()
+        await self.under_dmtcp.close()
         await self.environment.close(self.layers_in_use(), forget=not self.persistence.has_document)
         await self.files.release(await asyncio.to_thread(self.persistence.close))
         await self.files.close()
@@ -616,7 +636,7 @@ class Session:
     async def _publish(self, id: str) -> None:
         # what a checkpoint names must be on the disk before the database names it
         ready = list(self.persistence.unpublished)
-        await asyncio.gather(self.files.flush(), self.environment.flush())
+        await asyncio.gather(self.files.flush(), self.environment.flush(), self.under_dmtcp.flush())
         # parents before children, and nothing is waited for in between: at whatever moment the
         # supervisor is killed, the store holds no checkpoint whose parent it does not hold
         for one in ready:
@@ -628,6 +648,7 @@ class Session:
             await self.environment.index(self.timeline[id].capture("filesystem", engine="overlay"))
         if id in self.timeline:
             await self.package_steps.learn(self.timeline[id])
+        await self.under_dmtcp.thin()
 
     async def published(self, id: str) -> None:
         """Wait until a checkpoint is in the store as it is now, or could not be written."""
