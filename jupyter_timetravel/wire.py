@@ -41,7 +41,7 @@ class RequestTimeout(TimeTravelError):
 
 
 class KernelGone(RequestTimeout):
-    """The kernel ended before it answered. What was asked may have happened."""
+    """The kernel ended or was restarted before it answered. What was asked may have been done."""
 
     def __init__(self, command: str) -> None:
         TimeTravelError.__init__(

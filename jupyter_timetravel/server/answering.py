@@ -22,13 +22,12 @@ from jupyter_timetravel.offline.stored import NoSuchSession, SessionInUse
 from jupyter_timetravel.server import schemas
 from jupyter_timetravel.server.errors import (
     BehindGateway,
-    KernelGone,
     NeedsKernel,
     NotAllowed,
 )
 from jupyter_timetravel.server.live import Tell
 from jupyter_timetravel.server.routes import EVENT_STREAM, spec_of
-from jupyter_timetravel.wire import NoTimeTravel, RequestTimeout
+from jupyter_timetravel.wire import KernelGone, NoTimeTravel, RequestTimeout
 from kernel_runtime.errors import (
     BadRequest,
     CheckpointRefused,

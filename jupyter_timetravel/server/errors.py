@@ -17,9 +17,5 @@ class BehindGateway(TimeTravelError):
     """The kernel runs on another server, behind a gateway: that one has to be asked."""
 
 
-class KernelGone(TimeTravelError):
-    """The kernel ended or was restarted before it answered. What was asked may have been done."""
-
-
 class ServerUnreachable(TimeTravelError):
     """No Jupyter server with this extension answers at that address."""

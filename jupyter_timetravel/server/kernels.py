@@ -20,8 +20,9 @@ from jupyter_timetravel.commands import VERSION
 from jupyter_timetravel.offline.stored import NoSuchSession
 from jupyter_timetravel.over_kernel import JOIN_ATTEMPTS, JOIN_WAIT_S
 from jupyter_timetravel.records import Result
-from jupyter_timetravel.server.errors import BehindGateway, KernelGone
+from jupyter_timetravel.server.errors import BehindGateway
 from jupyter_timetravel.wire import (
+    KernelGone,
     RequestTimeout,
     check_kernel_info,
     read_message,
@@ -212,10 +213,7 @@ class KernelLink:
                     future.set_result(reply["content"])
 
     def _gone(self) -> KernelGone:
-        return KernelGone(
-            "The kernel ended or was restarted before it answered. What was asked may have been "
-            "done; look at the checkpoints."
-        )
+        return KernelGone("the request")
 
 
 async def _messages(socket: Any, session: Any) -> AsyncIterator[dict[str, Any]]:
