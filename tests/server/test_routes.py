@@ -45,6 +45,15 @@ def ask(http: httpx.Client, document: dict[str, Any]) -> Checked:
     return Checked(http, document)
 
 
+def on_disk(ask: Checked) -> list[int]:
+    """The numbers of those whose variables are on the disk."""
+    return [
+        record["number"]
+        for record in ask("GET", "/checkpoints")["checkpoints"]
+        if any(c["kind"] == "namespace" and c["state"] == "ready" for c in record["captures"])
+    ]
+
+
 def test_the_document_has_every_verb_of_every_handler_and_no_other(
     document: dict[str, Any],
 ) -> None:
@@ -79,6 +88,8 @@ def test_a_running_session(server: Server, start: Any, http: httpx.Client, ask: 
 
     made = ask("POST", "/checkpoints", 201, json={"comment": "before", "label": "a/b", "pin": True})
     number, id = made["checkpoint"]["number"], made["checkpoint"]["id"]
+    while number not in on_disk(ask):  # written in the background
+        pass
     assert ask("GET", "/checkpoints/a%2Fb")["checkpoint"]["id"] == id
     assert ask("GET", f"/checkpoints/{number}")["variables"]["x"]["value"] == "1"
     kernel.run("x = 2; z = 3; open('f', 'w').write('two');")
@@ -173,6 +184,9 @@ def test_a_stored_session(server: Server, start: Any, ask: Checked, http: httpx.
     kernel.run("x = 2; open('f', 'w').write('two');")
     kernel.run("x = 3; open('f', 'w').write('three');")
     timeline = http.get(f"/sessions/{kernel.id}").json()["timeline"]
+    ask.session = kernel.id
+    while 3 not in on_disk(ask):  # written in the background
+        pass
     server.end(kernel)
     ask.session = timeline
 
@@ -183,7 +197,7 @@ def test_a_stored_session(server: Server, start: Any, ask: Checked, http: httpx.
     assert http.get(f"/sessions/{timeline[:8]}").json()["id"] == timeline
     records = ask("GET", "/checkpoints")["checkpoints"]
     assert [one["number"] for one in records] == [0, 1, 2, 3]
-    engines = {c["engine"]: c["state"] for c in records[1]["captures"]}
+    engines = {c["engine"]: c["state"] for c in records[3]["captures"]}
     assert engines["fork"] == "evicted" and engines["dill"] == "ready"
     assert ask("GET", "/checkpoints/2")["variables"]["x"]["value"] == "2"
     assert [one["source"][:5] for one in ask("GET", "/cells")["cells"]] == [
