@@ -49,7 +49,7 @@ async def test_an_agent_works_and_takes_its_mistakes_back(book: Path, tt: Start)
             names = {"show_checkpoint": {"checkpoint": "good"}, "diff": {"a": 1, "b": "good"}}
             mine = await ask(tool, notebook=str(book), **names.get(tool, {}))
             theirs = tt(*words, "--json")
-            moving = ("command", "memory", "older", "captures")
+            moving = ("command", "older", "captures", "memory", "counts", "last_cow_tax_ms")
             assert without(mine, *moving) == without(theirs, *moving)
         assert "[good]" in await ask.said("list_checkpoints", notebook=str(book))
 
