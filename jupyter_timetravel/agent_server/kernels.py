@@ -43,7 +43,9 @@ _JOIN_ATTEMPTS: Final = 40
 _LOOK_S: Final = 0.1
 _ALIVE_S: Final = 2.0
 """Seconds between two looks whether the kernel of a cell that runs is there."""
-_ENDING_S: Final = 10.0
+_AT_END_S: Final = 30.0
+"""Seconds that a kernel of ours may write at its end: nobody else is there to kill it sooner."""
+_ENDING_S: Final = _AT_END_S + 15.0
 
 _EMPTY_NOTEBOOK: Final = """\
 {
@@ -301,12 +303,14 @@ class Kernels:
         runtime = Path(jupyter_runtime_dir())
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         manager = AsyncKernelManager(kernel_name=self._kernel_name)
+        manager.shutdown_wait_time = 2 * _AT_END_S  # then it is killed
         manager.connection_file = str(runtime / f"kernel-{uuid.uuid4()}.json")
         try:
             await manager.start_kernel(
                 cwd=str(path.parent),
                 env={**os.environ, "JPY_SESSION_NAME": str(path)},
                 stdout=subprocess.DEVNULL,  # ours carries the protocol
+                extra_arguments=[f"--Supervisor.durability_at_end={_AT_END_S}"],
             )
             client = manager.client()
             client.start_channels()
