@@ -8,6 +8,7 @@ a moment is not there.
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from collections.abc import Iterable
@@ -65,6 +66,11 @@ class RunningKernel:
         return str(self.status.get("kernel_name") or "")
 
     @property
+    def is_ending(self) -> bool:
+        """Whether it shuts down."""
+        return bool(self.status.get("ending"))
+
+    @property
     def title(self) -> str:
         """How it is called in a sentence."""
         return one_line(self.notebook or f"the kernel {self.id}", 200)
@@ -85,12 +91,12 @@ class RunningKernel:
 
 
 def survey(timeout: float = ANSWER_S) -> list[RunningKernel]:
-    """All that run with a connection file in Jupyter's runtime directory, the newest first."""
-    try:
-        files = sorted(Path(jupyter_runtime_dir()).glob("kernel-*.json"))
-    except OSError:
-        return []
-    return sorted(_asked(files, timeout), key=lambda one: one.started_at, reverse=True)
+    """All that run with a connection file in Jupyter's runtime directory, the newest first.
+
+    Those that are shutting down are left out: they run nothing any more.
+    """
+    found = [one for one in _asked(_files(), timeout) if not one.is_ending]
+    return sorted(found, key=lambda one: one.started_at, reverse=True)
 
 
 def at(connection_file: str | Path, timeout: float = ANSWER_S) -> RunningKernel:
@@ -101,12 +107,31 @@ def at(connection_file: str | Path, timeout: float = ANSWER_S) -> RunningKernel:
             f"No kernel answers at what {one_line(str(connection_file), 200)} says. Nothing was "
             "done; `jupyter timetravel kernels` lists those that run."
         )
-    return _ask(path, timeout)
+    found = _ask(path, timeout)
+    if found.is_ending:
+        raise NoSuchKernel(
+            f"The kernel of {found.title} is shutting down. Nothing was done; wait until it has "
+            "ended."
+        )
+    return found
+
+
+def is_ending(notebook: str, timeout: float = ANSWER_S) -> bool:
+    """Whether a kernel says that it is about to let go of this notebook."""
+    path = os.path.realpath(notebook)
+    return any(one.is_ending and one.notebook == path for one in _asked(_files(), timeout))
 
 
 def is_there(kernel: RunningKernel) -> bool:
     """Whether something still listens where the kernel did; a moment at most."""
     return _is_open(kernel.connection_file)
+
+
+def _files() -> list[Path]:
+    try:
+        return sorted(Path(jupyter_runtime_dir()).glob("kernel-*.json"))
+    except OSError:
+        return []
 
 
 def _asked(files: Iterable[Path], timeout: float) -> list[RunningKernel]:
@@ -124,13 +149,7 @@ def _asked(files: Iterable[Path], timeout: float) -> list[RunningKernel]:
 def _ask(path: Path, timeout: float) -> RunningKernel:
     started = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
     with Client.from_connection_file(path, timeout=timeout) as client:
-        found = RunningKernel(path, started, dict(client.ask(commands.status())))
-    if found.status.get("ending"):
-        raise NoSuchKernel(
-            f"The kernel of {found.title} is shutting down. Nothing was done; wait until it has "
-            "ended."
-        )
-    return found
+        return RunningKernel(path, started, dict(client.ask(commands.status())))
 
 
 def _is_open(path: Path) -> bool:

@@ -43,7 +43,11 @@ _JOIN_ATTEMPTS: Final = 40
 _LOOK_S: Final = 0.1
 _ALIVE_S: Final = 2.0
 """Seconds between two looks whether the kernel of a cell that runs is there."""
-_ENDING_S: Final = 10.0
+_AT_END_S: Final = 30.0
+"""Seconds that a kernel of ours may write at its end: nobody else is there to kill it sooner."""
+_SILENT_S: Final = 3.0
+"""Seconds after which a kernel that has the notebook must say that it is ending."""
+_ENDING_S: Final = _AT_END_S + 15.0
 
 _EMPTY_NOTEBOOK: Final = """\
 {
@@ -301,12 +305,14 @@ class Kernels:
         runtime = Path(jupyter_runtime_dir())
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         manager = AsyncKernelManager(kernel_name=self._kernel_name)
+        manager.shutdown_wait_time = 2 * _AT_END_S  # then it is killed
         manager.connection_file = str(runtime / f"kernel-{uuid.uuid4()}.json")
         try:
             await manager.start_kernel(
                 cwd=str(path.parent),
                 env={**os.environ, "JPY_SESSION_NAME": str(path)},
                 stdout=subprocess.DEVNULL,  # ours carries the protocol
+                extra_arguments=[f"--Supervisor.durability_at_end={_AT_END_S}"],
             )
             client = manager.client()
             client.start_channels()
@@ -335,7 +341,7 @@ class Kernels:
 
 async def _wait_until_free(path: Path) -> None:
     """A kernel that is ending has its notebook for a moment still. Raises KernelNotStarted."""
-    end = time.monotonic() + _ENDING_S
+    started = time.monotonic()
 
     def is_taken() -> bool:
         with suppress(StoreError):  # the kernel itself will say what is wrong with the store
@@ -343,12 +349,15 @@ async def _wait_until_free(path: Path) -> None:
         return False
 
     while await anyio.to_thread.run_sync(is_taken):
-        if time.monotonic() > end:
-            raise KernelNotStarted(
-                f"A kernel runs on {one_line(str(path), 200)} that could not be asked: it did not "
-                "answer in time, or its connection file is elsewhere. Nothing was started; try "
-                "again, name its connection file, or shut it down."
-            )
+        waited = time.monotonic() - started
+        if waited > _SILENT_S:
+            ending = await anyio.to_thread.run_sync(running.is_ending, str(path))
+            if waited > _ENDING_S or not ending:
+                raise KernelNotStarted(
+                    f"A kernel runs on {one_line(str(path), 200)} that could not be asked: it did "
+                    "not answer in time, or its connection file is elsewhere. Nothing was started; "
+                    "try again, name its connection file, or shut it down."
+                )
         await anyio.sleep(_LOOK_S)
 
 

@@ -122,6 +122,7 @@ class Session:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._publishing: set[asyncio.Task[Any]] = set()
         self._closing = False
+        self._closed = asyncio.Event()
         self._kernel_info: dict[str, Any] = {}
         self._starting = False
         self._last_words = ""
@@ -435,10 +436,17 @@ class Session:
         return self._closing
 
     async def shutdown(self) -> None:
-        """End everything that belongs to this kernel."""
+        """End everything that belongs to this kernel; whoever asks again waits for that end."""
         if self._closing:
+            await self._closed.wait()
             return
         self._closing = True
+        try:
+            await self._shut_down()
+        finally:
+            self._closed.set()
+
+    async def _shut_down(self) -> None:
         self.router.hold("shutdown")
         await self.durability.stop()
         self.documents.stop()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from jupyter_timetravel import cli
@@ -84,6 +85,27 @@ def test_shutdown_writes_what_is_not_written_yet(
     second = start_notebook(**document)
     second.run("%timetravel resume")
     assert second.run("early, late").result == "(1, 2)"
+
+
+def test_who_asks_twice_does_not_cut_the_end_short(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    """A server asks, and then sends a signal: both ask for one and the same end."""
+    first = start_notebook(
+        "--Supervisor.durability_interval=600", "--Supervisor.durability_at_end=60", **document
+    )
+    first.run("import numpy as np; early = 1")
+    first.run("large = np.random.rand(20_000_000)")
+    first.head()
+    supervisor = psutil.Process(first.pid)
+    first.manager.request_shutdown()
+    while not first.command("status")["ending"]:
+        pass
+    supervisor.terminate()
+    supervisor.wait(60)
+    second = start_notebook(**document)
+    second.run("%timetravel resume")
+    assert second.run("large.shape").result == "(20000000,)"
 
 
 def test_policies(start_notebook: Callable[..., Any], document: dict[str, Any]) -> None:
