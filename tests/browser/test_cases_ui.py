@@ -225,7 +225,7 @@ def test_ui_05_a_reload_in_the_middle_and_a_second_tab(
     # the cell that allocated, and the one that counted, once
     person.expect(runs).to_have_count(2)
 
-    # both at once: one after the other, both pages are told of both, and agree
+    # both at once: one after the other, both pages show both, and agree
     for one, number in ((person, 1), (other, 3)):
         one.row(number).locator(".jp-TimeTravel-restore").click()
         one.page.locator(".jp-Dialog button.jp-mod-accept").last.wait_for()
@@ -234,8 +234,11 @@ def test_ui_05_a_reload_in_the_middle_and_a_second_tab(
             "() => [...document.querySelectorAll('.jp-Dialog button.jp-mod-accept')].pop().click()"
         )
     for one in (person, other):
-        one.notified("restored #1").wait_for()
-        one.notified("restored #3").wait_for()
+        one.expect(
+            one.panel.locator(".jp-TimeTravel-row", has_text="before the rest")
+        ).to_have_count(3)
+        one.page.locator('#jp-timetravel-panel[data-running="false"]').wait_for()
+        one.panel.locator(":is([data-number='1'], [data-number='3'])[data-head='true']").wait_for()
     heads = '.jp-TimeTravel-row[data-head="true"]'
     end = person.page.evaluate(f"() => document.querySelector('{heads}').dataset.number")
     assert end in ("1", "3")
