@@ -83,6 +83,10 @@ export class Actions {
     });
   }
 
+  async insertAgain(subject: ISubject, record: ICheckpoint): Promise<void> {
+    await this._attempt(async () => subject.document?.insertAgain(record));
+  }
+
   /** Write the cells that led to a checkpoint as a notebook. */
   async exportCells(subject: ISubject, record: ICheckpoint): Promise<void> {
     const { contents } = this._means;

@@ -132,6 +132,12 @@ export function addCommands(
     actions.compareWith(on, record)
   );
   addAbout(
+    CommandIDs.insertAgain,
+    trans.__('Insert Its Cell Again'),
+    (on, record) => actions.insertAgain(on, record),
+    record => subject()?.document?.isWithout(record) ?? false
+  );
+  addAbout(
     CommandIDs.changed,
     trans.__('What It Changed'),
     (on, record) => actions.whatItChanged(on, record),

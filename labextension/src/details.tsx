@@ -35,8 +35,8 @@ export function Details(props: IDetailsProps): JSX.Element {
     let isLate = false;
     setVariables(null);
     setChosen(new Set());
-    timeline.variables(record).then(
-      found => isLate || setVariables(found),
+    timeline.about(record).then(
+      found => isLate || setVariables(found.variables),
       error => isLate || setVariables((error as Error).message)
     );
     return () => {
@@ -94,6 +94,18 @@ export function Details(props: IDetailsProps): JSX.Element {
           </button>
         ))}
       </div>
+      {commands.isEnabled(CommandIDs.insertAgain, { checkpoint: record.id }) && (
+        <p className="jp-TimeTravel-missing">
+          {trans.__('Its cell is not in the notebook any more.')}{' '}
+          <button
+            className="jp-mod-styled"
+            data-command={CommandIDs.insertAgain}
+            onClick={() => run(CommandIDs.insertAgain)}
+          >
+            {trans.__('Insert it again')}
+          </button>
+        </p>
+      )}
       <ul>
         {record.captures.map(capture => (
           <li key={capture.kind + capture.engine}>

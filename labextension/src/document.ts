@@ -45,6 +45,26 @@ export class NotebookDocument {
     return this._snapshots.has(record.id) || this._keeper.has(record);
   }
 
+  /** Whether a checkpoint is of a cell that was deleted since. */
+  isWithout(record: ICheckpoint): boolean {
+    const id = record.coordinate.cell_id;
+    return id !== null && this._model !== null && !this._cellIds().includes(id);
+  }
+
+  /** Insert the cell of a checkpoint again, below the others, with its output where it is known. */
+  async insertAgain(record: ICheckpoint): Promise<void> {
+    const id = record.coordinate.cell_id;
+    const known = this.has(record) ? await this.at(record) : [];
+    const kept = known.find(cell => cell.json.id === id)?.json;
+    const { cells } = await this.timeline.about(record);
+    const source = cells.find(cell => cell.cell_id === id)?.source ?? record.code;
+    const shared = this._model?.sharedModel;
+    if (shared !== undefined && this.isWithout(record)) {
+      const cell = { cell_type: 'code', source, metadata: {}, id, ...kept };
+      shared.insertCell(shared.cells.length, cell as any);
+    }
+  }
+
   /** The cells at a checkpoint, null: now. Throws where they are not known. */
   async at(record: ICheckpoint | null): Promise<Snapshot> {
     if (record === null) {

@@ -33,6 +33,7 @@ const PALETTE = [
   CommandIDs.compare,
   CommandIDs.changed,
   CommandIDs.exportCells,
+  CommandIDs.insertAgain,
   CommandIDs.replay,
   CommandIDs.label,
   CommandIDs.pin,
@@ -42,6 +43,9 @@ const PALETTE = [
   CommandIDs.refresh,
   CommandIDs.switchKernel
 ];
+
+/** Of the tab of a notebook whose session goes back. */
+const RUNNING = 'jp-TimeTravel-running';
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: PLUGIN,
@@ -103,6 +107,15 @@ const plugin: JupyterFrontEndPlugin<void> = {
       subject.timeline.restored.connect((_, { result, ours }) => {
         if (!ours) {
           actions.tellOthers(subject, result);
+        }
+      });
+      subject.timeline.changed.connect(({ running }) => {
+        // also while another notebook is in front
+        const { title } = subject.widget;
+        const names = title.className.split(' ').filter(name => name && name !== RUNNING);
+        const className = [...names, ...(running === null ? [] : [RUNNING])].join(' ');
+        if (title.className !== className) {
+          title.className = className;
         }
       });
       let offered: string | null = null;

@@ -12,6 +12,7 @@ import {
   IDiff,
   IEvent,
   IListing,
+  IRan,
   IReplayed,
   IRestored,
   IShownFile,
@@ -133,11 +134,11 @@ export class Timeline extends Tree {
     return this._request('diff', { a: a.id, b: b?.id ?? null });
   }
 
-  async variables(record: ICheckpoint): Promise<Record<string, ISummary>> {
-    const found = await this._request<{ variables: Record<string, ISummary> }>('get', {
-      checkpoint: record.id
-    });
-    return found.variables;
+  /** What is known of a checkpoint beside its record: its variables, and the cells that ran. */
+  async about(
+    record: ICheckpoint
+  ): Promise<{ variables: Record<string, ISummary>; cells: IRan[] }> {
+    return this._request('get', { checkpoint: record.id });
   }
 
   /** Bring these variables, or these files, into the present as they were. */

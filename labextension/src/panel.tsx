@@ -111,6 +111,7 @@ export class TimelinePanel extends ReactWidget {
     menu.addItem({ type: 'separator' });
     add(
       CommandIDs.exportCells,
+      CommandIDs.insertAgain,
       CommandIDs.label,
       CommandIDs.pin,
       CommandIDs.verify,

@@ -24,10 +24,22 @@ export class Unanswered extends Error {
   }
 }
 
-/** Whether the kernel speaks our version. Waits until the kernel has told about itself. */
+/**
+ * Whether the kernel has time travel. Waits until it has told about itself. Throws where it speaks
+ * another version of the protocol.
+ */
 export async function speaks(kernel: Kernel.IKernelConnection): Promise<boolean> {
   const info = (await kernel.info) as unknown as { timetravel?: { version: number } };
-  return info.timetravel?.version === VERSION;
+  const version = info.timetravel?.version;
+  if (version !== undefined && version !== VERSION) {
+    throw new Error(
+      `This page speaks version ${VERSION} of the time-travel protocol, the kernel version ` +
+        `${version}. The notebook works; to see the timeline, install one version of ` +
+        'jupyter_timetravel beside JupyterLab and in the environment of the kernel ' +
+        '(pip install --upgrade jupyter_timetravel), and load the page anew.'
+    );
+  }
+  return version !== undefined;
 }
 
 /** Send one command and return its result. Throws Refused or Unanswered. */

@@ -164,6 +164,12 @@ export interface IStoredCell {
   cell: nbformat.ICell | null;
 }
 
+/** A cell that ran, as far as it is used here. */
+export interface IRan {
+  cell_id: string | null;
+  source: string;
+}
+
 export interface IListing {
   checkpoints: ICheckpoint[];
   parents: Record<string, string | null>;
@@ -221,6 +227,7 @@ export namespace CommandIDs {
   export const bring = 'timetravel:bring';
   export const changed = 'timetravel:what-it-changed';
   export const exportCells = 'timetravel:export';
+  export const insertAgain = 'timetravel:insert-again';
   export const verify = 'timetravel:verify';
   export const resume = 'timetravel:resume';
   export const refresh = 'timetravel:refresh';

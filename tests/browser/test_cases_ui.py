@@ -1,0 +1,308 @@
+"""The cases ``ui`` of the collection of hard ones, as a person meets them; each names its case.
+
+What is not here is elsewhere: ui-08 (another version, another front end) in test_front_ends.py and
+below, ui-11 (no variable is asked for its text) in tests/kernel/test_looking.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import FRONT_ENDS, PATIENCE_MS, TOKEN, Notebook, Server
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+pytest.importorskip("jupyterlab", reason="needs JupyterLab")
+
+SLOW = "import time; big = bytearray(300_000_000); va = 1; print('va', va)"
+
+
+@pytest.fixture
+def person(server: Server, page: Any) -> Notebook:
+    return Notebook(page, server, playwright.expect)
+
+
+@pytest.fixture
+def other(server: Server, browser: Any) -> Iterator[Notebook]:
+    """Somebody at another browser."""
+    context = browser.new_context(viewport={"width": 1600, "height": 1200})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    yield Notebook(page, server, playwright.expect)
+    context.close()
+
+
+def sources(path: Path) -> list[str]:
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
+
+
+def test_ui_01_a_click_acts_on_the_notebook_that_is_shown(person: Notebook, server: Server) -> None:
+    a = server.notebook("ui01/a.ipynb", [SLOW, "va = 2; print('va', va)"])
+    b = server.notebook("ui01/b.ipynb", ["vb = 1; print('vb', vb)"])
+    person.open("lab", a, 2)
+    person.show_panel()
+    person.run(0, "va 1")
+    person.run(1, "va 2")
+    person.row(2, head="true").wait_for()
+    person.execute("docmanager:open", path=b)
+    person.panel.locator('h2[data-document="b.ipynb"]').wait_for()
+    person.in_state("ready")
+    person.run(0, "vb 1")
+    person.row(1, head="true").wait_for()
+
+    # a click in the very moment of the change reaches a checkpoint of b, or nothing
+    person.execute("docmanager:open", path=a)
+    person.panel.locator('h2[data-document="a.ipynb"]').wait_for()
+    person.row(2, head="true").wait_for()
+    asked = person.page.evaluate(
+        """path => new Promise(resolve => {
+          const { commands } = jupyterapp;
+          const restore = [...document.querySelectorAll('.jp-TimeTravel-restore')][0];
+          const was = commands.execute;
+          const asked = [];
+          commands.execute = function (id, args) {
+            if (id.startsWith('timetravel:restore')) {
+              asked.push(commands.isEnabled(id, args));
+            }
+            return was.call(this, id, args);
+          };
+          void commands.execute('docmanager:open', { path }).then(() => {
+            restore.click();
+            commands.execute = was;
+            resolve(asked);
+          });
+        })""",
+        b,
+    )
+    person.panel.locator('h2[data-document="b.ipynb"]').wait_for()
+    assert not any(asked)
+    person.expect(person.page.locator(".jp-Dialog")).to_have_count(0)
+
+    # in a terminal or a Markdown cell the last notebook stays; a restore of a is a's own
+    person.execute("launcher:create")
+    person.page.locator(".jp-Launcher").wait_for()
+    assert person.panel.locator("h2").get_attribute("data-document") == "b.ipynb"
+    person.execute("docmanager:open", path=a)
+    person.panel.locator('h2[data-document="a.ipynb"]').wait_for()
+    person.row(1).locator(".jp-TimeTravel-restore").click()
+    person.accept()
+    person.execute("docmanager:open", path=b)
+    person.panel.locator('h2[data-document="b.ipynb"]').wait_for()
+    person.notified("a.ipynb: restored #1").wait_for()
+    person.row(1, head="true").wait_for()
+    assert "vb" in person.row(1).inner_text()
+    person.expect(person.row(2)).to_have_count(0)
+    person.expect(person.page.locator(".jp-TimeTravel-running")).to_have_count(0)
+
+
+def test_ui_02_after_a_restart_and_a_kill_the_panel_goes_on(
+    person: Notebook, server: Server
+) -> None:
+    cells = ["a = 1; print('a', a)", "a = 2; print('a', a)", "print('now', a, 'b' in dir())"]
+    path = server.notebook("ui02.ipynb", [*cells, "b = 5; print('b', b)"])
+    person.open("lab", path, 4)
+    person.show_panel()
+    person.run(0, "a 1")
+    person.run(1, "a 2")
+    person.row(2, head="true").wait_for()
+    person.row(2).locator(".jp-mod-durable").wait_for()
+    person.execute("kernelmenu:restart")
+    person.accept()
+    person.panel.locator(".jp-mod-boundary").first.wait_for()
+    person.run(3, "b 5")
+    newest = person.panel.locator('.jp-TimeTravel-row[data-head="true"]')
+    person.expect(newest).to_contain_text("b = 5")
+    person.restore(2)
+    person.run(2, "now 2 False")
+
+    # killed outright; the server brings it back, and the old rows are there
+    file = max(server.runtime.glob("kernel-*.json"), key=lambda one: one.stat().st_mtime)
+    os.kill(supervisor_of(file), signal.SIGKILL)
+    person.accept()  # JupyterLab says that it died
+    boundaries = person.panel.locator(".jp-mod-boundary.jp-TimeTravel-badge")
+    person.expect(boundaries).to_have_count(2)
+    person.in_state("ready")
+    person.run(3, "b 5")
+    person.row(2).wait_for()
+    person.panel.locator(".jp-TimeTravel-row", has_text="b = 5").first.wait_for()
+
+    # without a kernel there is one button, which starts it
+    person.page.evaluate("() => void jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    person.in_state("absent")
+    person.panel.locator('[data-command="timetravel:switch-kernel"]').click()
+    person.in_state("ready")
+    person.restore(2)
+    person.run(2, "now 2 False")
+
+
+def supervisor_of(connection_file: Path) -> int:
+    """The process that has been started with a connection file."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(connection_file) in words and b"kernel_runtime" in words:
+            return int(path.parent.name)
+    raise AssertionError(connection_file)
+
+
+def test_ui_04_unsaved_cells_survive_a_restore(person: Notebook, server: Server) -> None:
+    path = server.notebook("ui04.ipynb", ["", "", ""])
+    person.open("lab", path, 3)
+    person.execute("docmanager:toggle-autosave")
+    person.show_panel()
+    for index, text in enumerate(["a = 1; print('a', a)", "b = 2; print('b', b)", "# my notes"]):
+        person.edit(index)
+        person.page.keyboard.type(text)
+    person.run(0, "a 1")
+    person.run(1, "b 2")
+    person.row(2, head="true").wait_for()
+    person.edit(0)
+    person.page.keyboard.press("Control+End")
+    person.page.keyboard.type("  # why")
+    texts = ["a = 1; print('a', a)  # why", "b = 2; print('b', b)", "# my notes"]
+
+    person.restore(1)
+    person.undone(1)
+    assert sources(server.folder / path) == ["", "", ""]  # nothing was written behind its back
+    person.restore(2, cells=True)
+    person.expect(person.cell(0)).not_to_contain_text("why")
+    person.notified("restored #2").get_by_text("Undo").click()
+    person.expect(person.cell(0)).to_contain_text("# why")
+    person.expect(person.page.locator(".jp-Dialog")).to_have_count(0)
+    person.save()
+    person.expect(person.page.locator(".jp-Dialog")).to_have_count(0)
+    assert sources(server.folder / path) == texts
+
+
+def test_ui_05_a_reload_in_the_middle_and_a_second_tab(
+    person: Notebook, other: Notebook, server: Server
+) -> None:
+    cells = [SLOW, "x = 2; print('x', x)", "x = 3; print('x', x)", "print('x is', x)"]
+    count = "import time\nfor i in range(8): print('tick', i, flush=True); time.sleep(1)"
+    path = server.notebook("ui05.ipynb", [*cells, count])
+    person.open("lab", path, 5)
+    person.show_panel()
+    for index, text in enumerate(["va 1", "x 2", "x 3"]):
+        person.run(index, text)
+    person.row(3, head="true").wait_for()
+    person.save()
+    other.open("lab", path, 5)
+    other.show_panel()
+    other.row(3, head="true").wait_for()
+
+    person.row(2).locator(".jp-TimeTravel-restore").click()
+    person.accept()
+    person.page.reload()
+    other.row(2, head="true").wait_for()  # without a reload
+    other.run(3, "x is 2")
+    person.wait(5)
+    person.show_panel()
+    person.panel.locator('.jp-TimeTravel-row[data-head="true"]', has_text="x is").wait_for()
+    # exactly one restore took place
+    safeties = person.panel.locator(".jp-TimeTravel-row", has_text="before the restore")
+    person.expect(safeties).to_have_count(1)
+
+    # a reload while a cell runs: the panel knows, a restore waits for nobody's cell to be lost
+    other.edit(4)
+    other.page.keyboard.press("Control+Enter")
+    other.expect(other.cell(4).locator(".jp-OutputArea-output")).to_contain_text("tick 1")
+    person.page.reload()
+    person.wait(5, "busy")
+    person.show_panel()
+    runs = person.panel.locator(".jp-TimeTravel-row", has_text="import time")
+    person.expect(other.cell(4).locator(".jp-OutputArea-output")).to_contain_text("tick 7")
+    person.panel.locator('.jp-TimeTravel-row[data-head="true"]', has_text="auto").wait_for()
+    person.wait(5)
+    # the cell that allocated, and the one that counted, once
+    person.expect(runs).to_have_count(2)
+
+    # both at once: one after the other, both pages show both, and agree
+    for one, number in ((person, 1), (other, 3)):
+        one.row(number).locator(".jp-TimeTravel-restore").click()
+        one.page.locator(".jp-Dialog button.jp-mod-accept").last.wait_for()
+    for one in (person, other):
+        one.page.evaluate(
+            "() => [...document.querySelectorAll('.jp-Dialog button.jp-mod-accept')].pop().click()"
+        )
+    for one in (person, other):
+        one.expect(
+            one.panel.locator(".jp-TimeTravel-row", has_text="before the rest")
+        ).to_have_count(3)
+        one.page.locator('#jp-timetravel-panel[data-running="false"]').wait_for()
+        one.panel.locator(":is([data-number='1'], [data-number='3'])[data-head='true']").wait_for()
+    heads = '.jp-TimeTravel-row[data-head="true"]'
+    end = person.page.evaluate(f"() => document.querySelector('{heads}').dataset.number")
+    assert end in ("1", "3")
+    other.row(int(end), head="true").wait_for()
+    person.row(int(end), head="true").wait_for()
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_ui_08_another_version_and_a_base_url(
+    person: Notebook, server: Server, front_end: str
+) -> None:
+    """A kernel that speaks another version is told apart from one without time travel."""
+    path = server.notebook(f"ui08/{front_end}.ipynb", ["x = 1; print('x', x)"])
+    person.page.add_init_script(
+        """const Socket = window.WebSocket;
+        window.WebSocket = class extends Socket {
+          set onmessage(heard) {
+            super.onmessage = event => {
+              if (event.data instanceof ArrayBuffer) {
+                const bytes = new Uint8Array(event.data);
+                const text = new TextDecoder('latin1').decode(bytes);
+                const at = text.indexOf('"timetravel": {"version": 1}');
+                if (at >= 0) {
+                  bytes[at + '"timetravel": {"version": '.length] = '2'.charCodeAt(0);
+                }
+              }
+              heard(event);
+            };
+          }
+        };"""
+    )
+    person.page.goto(f"{server.url}{FRONT_ENDS[front_end]}/{path}?token={TOKEN}&reset")
+    person.cell(0).wait_for()
+    person.show_panel("failed")
+    person.expect(person.panel.get_by_role("alert")).to_contain_text("kernel version 2")
+    person.run(0, "x 1")  # the notebook works
+
+
+def test_ui_10_a_cell_that_was_deleted_while_it_ran(person: Notebook, server: Server) -> None:
+    slow = "import time; print('begun'); time.sleep(4); x = 2; print('x', x)"
+    cells = ["x = 1; print('x', x)", slow, "x = x + 10; print('x', x)"]
+    path = server.notebook("ui10.ipynb", cells)
+    person.open("lab", path, 3)
+    person.show_panel()
+    person.run(0, "x 1")
+    person.run(1, "begun")
+    person.page.keyboard.press("Escape")
+    person.page.keyboard.press("d")
+    person.page.keyboard.press("d")
+    person.expect(person.page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(2)
+    person.row(2, head="true").wait_for()
+    person.run(1, "x 12")
+    person.row(3, head="true").wait_for()
+    person.row(2).click()
+    details = person.panel.locator(".jp-TimeTravel-details")
+    person.expect(details).to_contain_text("not in the notebook any more")
+    details.locator('[data-command="timetravel:insert-again"]').click()
+    person.expect(person.cell(2)).to_contain_text("time.sleep(4)")
+    person.expect(details).not_to_contain_text("not in the notebook any more")
+
+    person.restore(1)
+    person.undone(2)
+    person.run(1, "x 11")
+    person.expect(person.cell(1).locator(".jp-InputPrompt").first).to_have_text("[2]:")
+    person.undone(1)
+    person.restore(2)
+    person.expect(person.row(2, head="true")).to_contain_text("time.sleep(4)")
