@@ -109,6 +109,8 @@ static int describe(struct tt_state *state, int fd) {
   if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) desc->offset = SC(SYS_lseek, fd, 0, SEEK_CUR);
   *state->descs_end = desc;
   state->descs_end = &desc->next;
+  if (desc->flags & O_ASYNC)
+    tt_report_fd(state, "signal", fd, "O_ASYNC: no signal is sent any more when it is ready");
   return describe_kind(state, desc, &st);
 }
 

@@ -245,6 +245,13 @@ static void keep_mutual(struct tt_state *state) {
   }
 }
 
+/* UDP's queue is not copied: a datagram cannot be put back with its sender's address. */
+static void report_unread(struct tt_state *state, const struct tt_desc *desc) {
+  int waiting = 0;
+  if (SC(SYS_ioctl, desc->fd, FIONREAD, &waiting) == 0 && waiting > 0)
+    tt_report_fd(state, "socket", desc->fd, "datagrams that were not read yet are lost");
+}
+
 /* Who is connected to whom, once all sockets are known; then the queues. */
 int tt_sockets_finish(struct tt_state *state) {
   int netlink = -1, refused = 0, error = 0;
@@ -259,6 +266,7 @@ int tt_sockets_finish(struct tt_state *state) {
     if (d->kind != TT_KIND_SOCKET) continue;
     struct tt_socket *s = d->u.socket;
     if (s->domain == AF_UNIX && !s->listening) error = copy_queue(state, s, d->fd);
+    if (s->domain != AF_UNIX && s->type == SOCK_DGRAM) report_unread(state, d);
     if (s->connected && !s->other && !(s->domain != AF_UNIX && s->type == SOCK_DGRAM))
       report_connection(state, d);
   }

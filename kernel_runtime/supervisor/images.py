@@ -79,9 +79,10 @@ class Images:
 
     async def write(self, id: str) -> None:
         """Make the captures of one checkpoint. What failed is noted on it. Never raises."""
-        for name in await self._usable():
-            if id in self._session.frozen:
-                await self._write(id, name)
+        names = await self._usable()
+        written = [name for name in names if await self._write(id, name)]
+        if not written and "image" not in names:
+            await self._write(id, "image")
         await self._thin()
 
     async def _usable(self) -> tuple[str, ...]:
@@ -99,11 +100,12 @@ class Images:
             )
         return ("image",)
 
-    async def _write(self, id: str, name: str) -> None:
+    async def _write(self, id: str, name: str) -> bool:
+        """Make one capture; say whether it is on the disk."""
         session = self._session
         frozen = session.frozen.get(id)
         if frozen is None or id not in session.timeline:
-            return
+            return False
         started = time.perf_counter()
         session.put_capture(id, Capture("process", name, "pending"))
         engine, base = self._engine(name), self._base if name == "image" else None
@@ -115,7 +117,7 @@ class Images:
             raise
         except (CheckpointRefused, StoreError, OSError) as error:
             session.put_capture(id, Capture("process", name, "failed", error=str(error)))
-            return
+            return False
         if name == "image":
             self._base = written.ref
         capture = Capture(
@@ -133,6 +135,7 @@ class Images:
         )
         session.put_capture(id, capture)
         await session.published(id)
+        return True
 
     async def _thin(self) -> None:
         """Give up the images of older automatic checkpoints; their variables stay on the disk."""

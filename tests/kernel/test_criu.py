@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kernel.durable_world import durable, image, kill
+from tests.kernel.durable_world import image, kill
 from tests.states.suite import WAYS
 
 pytestmark = pytest.mark.root
@@ -85,6 +86,33 @@ def test_the_next_best_capture(
     assert notebook.run("next(it)").result == "'b'"
 
 
+def test_a_mapped_file_that_was_replaced(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    """Our image refers to it and is not taken; CRIU's holds what it was."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        path = Path(folder) / "mapped"
+        path.write_bytes(b"as it was" + bytes(8192))
+        notebook = start_notebook(*ARGUMENTS, **document)
+        notebook.run(
+            "import mmap\n"
+            f"with open({str(path)!r}, 'rb') as file:\n"
+            "    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)\n"
+            "mapped[5000:5003] = b'own'"
+        )
+        notebook.run("%checkpoint")
+        for engine in ("image", "criu"):
+            assert image(notebook, 2, engine)["state"] == "ready", image(notebook, 2, engine)
+        kill(notebook)
+        path.unlink()
+        path.write_bytes(b"otherwise" + bytes(8192))
+        notebook = start_notebook(*ARGUMENTS, **document)
+        text = notebook.run("%restore 2").out
+        assert "another image of it was taken" in text and str(path) in text, text
+        shown = notebook.run("print(mapped[:9], mapped[5000:5003])").out
+        assert shown == "b'as it was' b'own'"
+
+
 def test_a_criu_that_fails(
     start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -111,7 +139,12 @@ def test_a_criu_that_fails(
     failed = image(notebook, number, "criu")
     assert failed["state"] == "failed" and "exit status 1" in failed["error"], failed
     assert image(notebook, number, "image")["state"] == "ready"
-    durable(notebook, number)
+    # where it alone is to write, and fails, ours is written instead
+    notebook.run("%timetravel config images_by=criu")
+    notebook.run("%checkpoint")
+    number = notebook.head()["number"]
+    assert image(notebook, number, "criu")["state"] == "failed"
+    assert image(notebook, number, "image")["state"] == "ready"
     assert notebook.run("next(it)").result == "'b'"
     kill(notebook)
     notebook = start_notebook(*arguments, **document)

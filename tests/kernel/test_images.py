@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.durable_world import image, kill
+from tests.kernel.durable_world import durable, image, kill
 from tests.states.suite import WAYS
 
 SESSION = """
@@ -161,3 +161,30 @@ def test_where_criu_cannot_be_used_ours_is_written(
     assert image(notebook, notebook.head()["number"])["state"] == "ready"
     cell = notebook.run("pass")
     assert "CRIU" not in cell.text("stdout") + cell.text("stderr")
+
+
+def test_a_store_that_takes_no_image(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
+) -> None:
+    """It is noted with its reason, everything else goes on, and the next one is written again."""
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    images = tmp_path / "store" / "images"
+    images.mkdir(mode=0o500)
+    notebook.run("it = iter('abc'); x = next(it)")
+    notebook.run("%checkpoint")
+    failed = image(notebook, 2)
+    assert failed["state"] == "failed" and "could not be written" in failed["error"], failed
+    assert durable(notebook, 2)["state"] == "ready"
+    notebook.run("next(it)")
+    notebook.run("%restore 2")
+    assert notebook.run("next(it)").result == "'b'"
+    images.chmod(0o700)
+    notebook.run("%checkpoint")
+    number = notebook.head()["number"]
+    assert image(notebook, number)["state"] == "ready"
+    kill(notebook)
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    assert notebook.run(f"%restore {number}").out.startswith("restored #")
+    assert notebook.run("next(it)").result == "'c'"

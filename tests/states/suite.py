@@ -56,7 +56,8 @@ class Program:
         return {
             node.id
             for node in ast.walk(tree)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and len(node.id) > 1
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            if len(node.id) > 1 and not node.id.startswith("_")
         } | {
             node.name
             for node in tree.body
