@@ -82,6 +82,14 @@ class Needs:
         """The pieces of large files."""
         return self._pieces(self._listing.held, names)
 
+    def all_pieces(self) -> set[str]:
+        """The pieces of everything that the list cuts into some."""
+        listing = self._listing
+        files = [*listing.layers.values(), *listing.held.values()]
+        for image in listing.images.values():
+            files += image.values()
+        return {digest for pieces in files for digest, _ in pieces}
+
     def _pieces(self, table: dict[str, Pieces], names: Iterable[str]) -> set[str]:
         found: set[str] = set()
         for name in names:

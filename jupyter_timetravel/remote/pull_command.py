@@ -17,6 +17,7 @@ from jupyter_timetravel.remote.layout import Coder, Ref
 from jupyter_timetravel.remote.listing import BadListing, Listing
 from jupyter_timetravel.remote.progress import Progress
 from jupyter_timetravel.remote.pulling import Pull, Pulled
+from kernel_runtime.store import encryption
 from kernel_runtime.store.database import Store, open_store
 from kernel_runtime.timeline.report import title
 from kernel_runtime.timeline.text import one_line, plural, size_text
@@ -61,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
     _, listing = published.everything(bucket, coder, found.seals.values(), ref)
     if args.check:
         return _check(args, bucket, coder, ref, listing)
-    stored.unlock(directory)
+    if encryption.is_encrypted(directory):
+        stored.unlock(directory)
+    else:
+        encryption.at_start(directory)  # a new store is encrypted where a key is named
     store = open_store(directory)
     progress = Progress("fetched")
     try:

@@ -12,11 +12,11 @@ from jupyter_timetravel.exchange.errors import ImportRefused
 from jupyter_timetravel.exchange.layers import LayerMaker, write_sparse
 from jupyter_timetravel.exchange.manifest import Contents
 from jupyter_timetravel.exchange.members import BadMember, Reader
-from jupyter_timetravel.exchange.reading import SPARE, Unpacked, checked_parts
+from jupyter_timetravel.exchange.reading import Unpacked, checked_parts
 from jupyter_timetravel.exchange.taking import staging, take_unpacked
 from jupyter_timetravel.remote.bucket import Bucket
 from jupyter_timetravel.remote.errors import PullRefused
-from jupyter_timetravel.remote.fetching import Fetcher, Missing, Source
+from jupyter_timetravel.remote.fetching import Fetcher, Missing, NoRoom, Source
 from jupyter_timetravel.remote.images import place_all
 from jupyter_timetravel.remote.layout import Coder, Ref
 from jupyter_timetravel.remote.listing import Listing, Pieces
@@ -28,7 +28,6 @@ from kernel_runtime.store.database import Store
 from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.store.origins import Origin
 from kernel_runtime.timeline import Capture, Checkpoint
-from kernel_runtime.timeline.text import size_text
 
 _WHOLE: Final = "Push it again from where it came: that mends it."
 _PARTIAL: Final = f"{_WHOLE} Or --partial takes what is whole, and says what is not."
@@ -95,12 +94,14 @@ class Pull:
             raise self._refused(error.cause, _WHOLE) from error
         except Missing as error:
             raise self._refused(f"{error.digest[:12]}: {error.cause}", _WHOLE) from error
+        except NoRoom as error:
+            mend = "Make room, or pull single checkpoints."
+            raise self._refused(str(error), mend) from error
         except (BadMember, OSError) as error:
             raise self._refused(str(error), "See that the disk is not full.") from error
 
     def _run(self, contents: Contents, partial: bool, top: Path) -> Pulled:
         checkpoints = [self._without_images(one) for one in contents.checkpoints]
-        self._check_room()
         self._needs.find(checkpoints)
         needed: dict[tuple[str, int], set[str]] = {
             (one.id, at): self._needs.of(capture, one)
@@ -112,6 +113,8 @@ class Pull:
             everything = {digest for digests in needed.values() for digest in digests}
             self._fetcher.namespaces(namespaces)
             self._fetcher.blobs(everything - namespaces)
+            pieces = self._needs.all_pieces()
+            self._fetcher.check_room(everything & pieces)  # once more: files are made of them
         whole, left_out = self._whole(checkpoints, needed)
         if left_out and not partial:
             more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
@@ -135,16 +138,6 @@ class Pull:
             for c in checkpoint.captures
         )
         return replace(checkpoint, captures=captures)
-
-    def _check_room(self) -> None:
-        found = os.statvfs(self._store.directory)
-        free = found.f_bavail * found.f_frsize - SPARE
-        total = sum(self._listing.objects.values())
-        if total > free:
-            raise self._refused(
-                f"it may need {size_text(total)}, and {size_text(max(0, free))} are free",
-                "Make room, or pull single checkpoints.",
-            )
 
     def _whole(
         self, checkpoints: Iterable[Checkpoint], needed: dict[tuple[str, int], set[str]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,47 +42,44 @@ def started(
     )
 
 
-def kill_after(child: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether it was still at work."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(seconds)
-        return False
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    return True
-
-
-def length_of(*words: str | Path, store: Path, world: World, remote: Remote) -> float:
-    """Seconds that a command takes which does nothing: what a kill must come after."""
-    begun = time.monotonic()
-    child = started(*words, store=store, world=world, remote=remote)
+def kill_when(child: subprocess.Popen[bytes], folder: Path, files: int) -> bool:
+    """Kill it once a folder has so many files; whether it was still at work then."""
+    while child.poll() is None:
+        found = sum(len(names) for _, _, names in os.walk(folder))
+        if found >= files:
+            child.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.001)
     child.communicate(timeout=60)
-    return time.monotonic() - begun
+    return child.returncode == -signal.SIGKILL
 
 
-def moments(start: float, count: int) -> Iterator[float]:
-    """From the start of the command to well after its end."""
-    for at in range(count):
-        yield start * (0.7 + 1.3 * (at + random.random()) / count)
+def moments(most: int) -> list[int]:
+    """Numbers of files from none to all, some of them."""
+    return sorted({round(most * at / max(1, KILLS - 1)) for at in range(KILLS)})
 
 
 @pytest.mark.slow
 def test_a_push_is_killed(
-    world: World, directory: Remote, first: Command, mine: Command, other: Path
+    world: World, tmp_path: Path, directory: Remote, first: Command, mine: Command, other: Path
 ) -> None:
-    start = length_of(
-        "remote", "list", directory.url, store=world.store, world=world, remote=directory
-    )
-    for number, moment in enumerate(moments(start, KILLS)):
-        remote = Remote(f"{directory.url}/{number}", directory.store, directory.env)
-        child = started("push", remote.url, store=world.store, world=world, remote=remote)
-        kill_after(child, moment)
-        if directory.names(f"{number}/refs"):
-            store = other / f"seen{number}"  # who looks sees nothing, or all of it
-            assert "pulled 6" in mine("pull", remote.url, store=store)
-        first("push", remote.url)
-        assert "pulled" in mine("pull", remote.url, store=other / f"store{number}")
-        mine("check", store=other / f"store{number}")
+    first("push", directory.url)
+    most = len(directory.names())
+    killed = []
+    for files in moments(most):
+        top = tmp_path / f"r{files}"
+        top.mkdir()
+        child = started("push", top.as_uri(), store=world.store, world=world, remote=directory)
+        killed.append(kill_when(child, top, files))
+        there = [path for path in (top / "refs").glob("*/*") if "#" not in path.name]
+        if there:  # who looks sees nothing, or all of it
+            assert "pulled 6" in mine("pull", top.as_uri(), store=other / f"seen{files}")
+        else:
+            mine("pull", top.as_uri(), store=other / f"seen{files}", status=1)
+        first("push", top.as_uri())
+        assert "pulled 6" in mine("pull", top.as_uri(), store=other / f"store{files}")
+        mine("check", store=other / f"store{files}")
+    assert killed[0]
 
 
 @pytest.mark.slow
@@ -92,23 +87,26 @@ def test_a_pull_is_killed(
     world: World, directory: Remote, first: Command, mine: Command, other: Path
 ) -> None:
     first("push", directory.url)
-    start = length_of(
-        "remote", "list", directory.url, store=world.store, world=world, remote=directory
-    )
-    for number, moment in enumerate(moments(start, KILLS)):
-        store = other / f"store{number}"
+    whole = other / "whole"
+    mine("pull", directory.url, store=whole)
+    most = sum(len(names) for _, _, names in os.walk(whole))
+    killed = []
+    for files in moments(most):
+        store = other / f"store{files}"
+        store.mkdir(mode=0o700)
         child = started("pull", directory.url, store=store, world=world, remote=directory)
-        was_killed = kill_after(child, moment)
+        killed.append(kill_when(child, store, files))
         known = sessions(mine, store)
-        assert len(known) <= 1
-        assert was_killed or len(known) == 1
-        for session in known:
-            assert session["checkpoints"] == sessions(first)[0]["checkpoints"]
+        assert killed[-1] or len(known) == 1
+        for session in known:  # all of it, or nothing
+            assert session["checkpoints"] == 6
+            assert len(comparable(mine("list", session["id"], "--json", store=store))) == 6
         mine("pull", directory.url, store=store)
         mine("check", store=store)
+        time.sleep(1.1)  # prune leaves alone what may be about to be locked
         mine("prune", store=store)
-        left = [p.name for p in (store / "tmp").iterdir()]
-        assert not left, "what was cut short is waste that prune removes"
+        assert not list((store / "tmp").iterdir()), "what was cut short is waste, and goes"
+    assert killed[0]
 
 
 def test_flipped_bytes(

@@ -116,6 +116,11 @@ def test_what_is_encrypted_travels_sealed(
     mine("restore", other / "again" / "n.ipynb", "one", store=second, **sealed)
     assert (other / "again" / "f").read_text() == "one"
 
+    clear = (other / "clear").as_uri()
+    mine("push", clear, store=world.store, JUPYTER_TIMETRAVEL_KEYS=world.keys)
+    mine("pull", clear, store=other / "fourth", **sealed)
+    assert (other / "fourth" / "encryption.json").exists(), "where a key is named, too"
+
     third = other / "third"
     mine("import", world.file, store=third)
     told = mine("pull", remote.url, store=third, status=1, **sealed)
