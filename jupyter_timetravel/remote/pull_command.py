@@ -6,6 +6,7 @@ import argparse
 import os
 from dataclasses import replace
 
+from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.exchange.manifest import Contents
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.remote import choosing, fit, published, sealing
@@ -81,7 +82,16 @@ def run(args: argparse.Namespace) -> int:
     finally:
         progress.finish()
         store.close()
-    _tell(done, bucket, progress, path)
+    text = _text(done, progress, path)
+    told = {
+        "session": done.id,
+        "notebook": done.contents.notebook,
+        "checkpoints": [one.number for one in done.contents.checkpoints],
+        "left_out": done.left_out,
+        "is_trusted": bool(done.origin.trusted),
+        "text": text,
+    }
+    tell(args, text, told)
     return 0
 
 
@@ -95,16 +105,25 @@ def _check(
     contents = _contents(args, bucket, ref, listing)
     source = Source(bucket, coder, listing.objects, Progress("read"))
     size = size_text(sum(listing.objects.values()))
-    print(
-        f"{one_line(ref.notebook, 200)}, {plural(len(contents.checkpoints), 'checkpoint')}, "
-        f"{size} at most; restorable here:"
-    )
-    for one in contents.checkpoints:
-        print(title({"number": one.number, "label": one.label, "comment": one.comment}))
-        for line in fit.lines(one, listing, source):
-            print(f"  {line}")
+    fits = [(one, fit.lines(one, listing, source)) for one in contents.checkpoints]
+    lines = [
+        f"{one_line(ref.notebook, 200)}, {plural(len(fits), 'checkpoint')}, {size} at most; "
+        "restorable here:"
+    ]
+    for one, said in fits:
+        lines.append(title({"number": one.number, "label": one.label, "comment": one.comment}))
+        lines += [f"  {line}" for line in said]
     if not ref.is_ours:
-        print(f"It is not signed by you (key {one_line(ref.key, 64)}): restoring it needs `trust`.")
+        lines.append(
+            f"It is not signed by you (key {one_line(ref.key, 64)}): restoring it needs `trust`."
+        )
+    told = {
+        "notebook": ref.notebook,
+        "bytes": sum(listing.objects.values()),
+        "is_yours": ref.is_ours,
+        "checkpoints": [{"number": one.number, "restorable_here": said} for one, said in fits],
+    }
+    tell(args, "\n".join(lines), told)
     return 0
 
 
@@ -125,19 +144,21 @@ def _refuse_taken(store: Store, bucket: Bucket, path: str | None) -> None:
         )
 
 
-def _tell(done: Pulled, bucket: Bucket, progress: Progress, path: str | None) -> None:
+def _text(done: Pulled, progress: Progress, path: str | None) -> str:
     count = plural(len(done.contents.checkpoints), "checkpoint")
     name = one_line(done.contents.notebook, 200)
-    print(f"pulled {count} of {name} as {done.id[:12]} ({progress.text()})")
+    lines = [f"pulled {count} of {name} as {done.id[:12]} ({progress.text()})"]
     if done.left_out:
-        print("not whole there, and left out:")
-        for line in done.left_out:
-            print(f"  {one_line(line, 300)}")
+        lines.append("not whole there, and left out:")
+        lines += [f"  {one_line(line, 300)}" for line in done.left_out]
     if not done.origin.trusted:
-        print(
+        lines.append(
             f"It is not signed by you (it names the key {one_line(done.contents.key, 64)}): list, "
             "show and diff work, restoring is refused, since restoring it runs code that whoever "
             f"made it chose. `jupyter timetravel trust {done.id[:12]}` allows it."
         )
     elif path is None:
-        print(f"`jupyter timetravel adopt {done.id[:12]} NOTEBOOK` lets a notebook go on with it")
+        lines.append(
+            f"`jupyter timetravel adopt {done.id[:12]} NOTEBOOK` lets a notebook go on with it"
+        )
+    return "\n".join(lines)

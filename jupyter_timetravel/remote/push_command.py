@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
+from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.stored import NoSuchSession, Session
 from jupyter_timetravel.remote import sealing
@@ -43,19 +45,20 @@ def run(args: argparse.Namespace) -> int:
             stored.refuse_untrusted(info)
         bucket = Bucket(args.url, make=True)
         seal = sealing.of_store(store.directory)
-        for info in chosen:
-            _push(stored.look(store, info), bucket, seal, args)
+        sent = [_push(stored.look(store, info), bucket, seal, args) for info in chosen]
+    lines = [str(one["text"]) for one in sent]
     if seal is None:
-        print(
+        lines.append(
             "What lies there is not sealed, as the store is not encrypted: whoever can read the "
             "remote can read files, values of variables, and whatever secrets were among them."
         )
+    tell(args, "\n".join(lines), {"sessions": sent, "is_sealed": seal is not None})
     return 0
 
 
 def _push(
     session: Session, bucket: Bucket, seal: sealing.Seal | None, args: argparse.Namespace
-) -> None:
+) -> dict[str, Any]:
     wanted = [session.checkpoint(text) for text in args.checkpoints] or [*session.timeline]
     if not wanted:
         raise NoSuchSession(
@@ -70,10 +73,18 @@ def _push(
     finally:
         progress.finish()
     told = progress.text() if done.is_new else f"all there already; {progress.text()}"
-    print(
-        f"{one_line(session.notebook, 200)}: {plural(done.checkpoints, 'checkpoint')} in "
-        f"{bucket.shown} as {session.info.id[:12]} ({told})"
-    )
+    return {
+        "session": session.info.id,
+        "notebook": session.notebook,
+        "checkpoints": done.checkpoints,
+        "is_new": done.is_new,
+        "objects": progress.objects,
+        "bytes": progress.bytes,
+        "text": (
+            f"{one_line(session.notebook, 200)}: {plural(done.checkpoints, 'checkpoint')} in "
+            f"{bucket.shown} as {session.info.id[:12]} ({told})"
+        ),
+    }
 
 
 def _all(store: Store) -> list[TimelineInfo]:

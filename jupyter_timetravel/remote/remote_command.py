@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from datetime import datetime
 
+from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.tables import age_text, table
 from jupyter_timetravel.remote import choosing
@@ -21,31 +21,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = subparsers.add_parser("list", help="the timelines there", description=SUMMARY)
     listing.add_argument("url", metavar="URL", help="where it was pushed to")
     stored.add_store(listing)
-    listing.add_argument("--json", action="store_true", help="print a JSON object instead")
 
 
 def run(args: argparse.Namespace) -> int:
     """List. Raises RemoteUnreachable, StoreError."""
     bucket = Bucket(args.url)
     found = choosing.look(bucket, stored.directory_of(args), ask=False)
-    if args.json:
-        found_rows = [
-            {
-                "id": ref.timeline,
-                "notebook": ref.notebook,
-                "kernel_name": ref.kernel_name,
-                "pushed_at": ref.pushed_at,
-                "checkpoints": ref.checkpoints,
-                "bytes": ref.bytes,
-                "key": ref.key,
-                "is_yours": ref.is_ours,
-                "sealed": ref.sealed,
-            }
-            for ref in found.refs
-        ]
-        told = {"timelines": found_rows, "closed": found.closed, "damaged": found.damaged}
-        print(json.dumps(told, indent=2))
-        return int(bool(found.damaged))
+    found_rows = [
+        {
+            "id": ref.timeline,
+            "notebook": ref.notebook,
+            "kernel_name": ref.kernel_name,
+            "pushed_at": ref.pushed_at,
+            "checkpoints": ref.checkpoints,
+            "bytes": ref.bytes,
+            "key": ref.key,
+            "is_yours": ref.is_ours,
+            "sealed": ref.sealed,
+        }
+        for ref in found.refs
+    ]
+    told = {"timelines": found_rows, "closed": found.closed, "damaged": found.damaged}
     rows = [
         (
             one_line(ref.notebook, 100),
@@ -58,9 +54,10 @@ def run(args: argparse.Namespace) -> int:
         )
         for ref in found.refs
     ]
-    print(table(_HEAD, rows) if rows else "nothing was pushed there")
-    for id, why in found.closed.items():
-        print(f"sealed with the key {id[:12]}, not shown: {why}")
-    for text in found.damaged:
-        print(f"damaged: {text}")
+    lines = [table(_HEAD, rows) if rows else "nothing was pushed there"]
+    lines += [
+        f"sealed with the key {id[:12]}, not shown: {why}" for id, why in found.closed.items()
+    ]
+    lines += [f"damaged: {text}" for text in found.damaged]
+    tell(args, "\n".join(lines), told)
     return int(bool(found.damaged))
