@@ -21,6 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = subparsers.add_parser("list", help="the timelines there", description=SUMMARY)
     listing.add_argument("url", metavar="URL", help="where it was pushed to")
     stored.add_store(listing)
+    # behind `list` as well as before it
+    listing.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
 
 
 def run(args: argparse.Namespace) -> int:
