@@ -101,13 +101,11 @@ class KeptAccess:
         with stored.opened(self._args) as store:
             info = stored.find(store, self._args)
             session = stored.look(store, info) if dry_run else stored.take(store, info)
-            target = session.checkpoint(str(checkpoint))
-            if undo:
-                if session.timeline.last_safety is None:
-                    raise BadRequest(
-                        f"{self.title} has had no restore that could be undone. Nothing was done."
-                    )
-                target = session.timeline.last_safety
+            target = session.timeline.last_safety if undo else session.checkpoint(str(checkpoint))
+            if target is None:
+                raise BadRequest(
+                    f"{self.title} has had no restore that could be undone. Nothing was done."
+                )
             return restored(session, target, dry_run=dry_run)
 
     def bring(self, checkpoint: Spec, names: Sequence[str]) -> Result:

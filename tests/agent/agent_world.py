@@ -94,7 +94,7 @@ def without(found: Any, *names: str) -> Any:
 
 def ended(tt: Callable[..., Any], book: Path) -> None:
     """Wait until no kernel has the notebook any more."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 110
     while tt("list", book, "--json")["running"]:
         assert time.monotonic() < end
         time.sleep(0.1)

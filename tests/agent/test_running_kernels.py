@@ -98,6 +98,8 @@ def test_the_store_tells_the_same_when_the_kernel_has_ended(
     assert tt("replay", book, 1, "--json", status=1)["ename"] == "NotRunning"
     tt("restore", book, 2)
     assert (book.parent / "a").read_text() == "a"
+    tt("restore", book, "--undo")
+    assert (book.parent / "a").read_text() == "b!"
 
 
 def test_what_is_not_there_is_refused_by_name(book: Path, on: Start, tt: Start) -> None:
