@@ -120,6 +120,21 @@ def test_the_same_comes_out(world: World, mine: Command, other: Path) -> None:
     assert {"a.ipynb", "b.ipynb"} <= set(os.listdir(Q)), "the notebook that was exported is a file"
 
 
+def test_the_cells_come_along(world: World, mine: Command, other: Path) -> None:
+    """Also those of checkpoints that are left out, as they lead to the one that is there."""
+    mine("export", world.notebook, "two", "-o", other / "two.ttl", store=world.store)
+    mine("import", other / "two.ttl")
+    (session,) = sessions(mine)
+    mine("export-notebook", session["id"], other / "clean.ipynb")
+    mine("export-notebook", world.notebook, other / "original.ipynb", store=world.store)
+    found, original = (
+        [cell["source"] for cell in json.loads((other / f"{name}.ipynb").read_text())["cells"]]
+        for name in ("clean", "original")
+    )
+    assert found == original
+    assert any("x = 2" in "".join(source) for source in found)
+
+
 def test_the_environment_comes_out(
     world: World, mine: Command, other: Path, start_notebook: Any, ability: Any
 ) -> None:

@@ -105,7 +105,8 @@ def test_a_pull_is_killed(
         mine("check", store=store)
         time.sleep(1.1)  # prune leaves alone what may be about to be locked
         mine("prune", store=store)
-        assert not list((store / "tmp").iterdir()), "what was cut short is waste, and goes"
+        # a blob that was being written then goes a day later, as in every store
+        assert not list((store / "tmp").glob("import-*")), "what was cut short is waste, and goes"
     assert killed[0]
 
 
