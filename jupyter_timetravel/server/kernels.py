@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import zmq
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_core.utils import ensure_async
 
@@ -119,9 +120,11 @@ class KernelLink:
         self._introduced = asyncio.Lock()
         self._is_known = False
         self._publishes = False
+        self._is_closed = False
 
     def close(self) -> None:
         """Whoever still waits is told that the kernel is gone."""
+        self._is_closed = True
         self._reader.cancel()
         for future in self._waiting.values():
             if not future.done():
@@ -168,9 +171,20 @@ class KernelLink:
                 subscribe = commands.subscribe()
                 await self.run(subscribe.name, subscribe.args)
                 self._publishes = True
-            yield _messages(socket, session)
+            yield self._messages(socket, session)
         finally:
             socket.close(linger=0)
+
+    async def _messages(self, socket: Any, session: Any) -> AsyncIterator[dict[str, Any]]:
+        while True:
+            try:
+                frames = await socket.recv_multipart()
+            except (asyncio.CancelledError, zmq.ZMQError):
+                if self._is_closed:  # the socket went with its link
+                    raise self._gone() from None
+                raise
+            with contextlib.suppress(ValueError):
+                yield read_message(session, frames)
 
     async def _join(self, socket: Any) -> None:
         """Wait until a socket is known to get messages: what was sent before is lost."""
@@ -216,10 +230,3 @@ class KernelLink:
             "The kernel ended or was restarted before it answered. What was asked may have been "
             "done; look at the checkpoints."
         )
-
-
-async def _messages(socket: Any, session: Any) -> AsyncIterator[dict[str, Any]]:
-    while True:
-        frames = await socket.recv_multipart()
-        with contextlib.suppress(ValueError):
-            yield read_message(session, frames)
