@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -260,18 +260,19 @@ class TimeTravelHandler(APIHandler):
             if not task.done():
                 self.log.info("time travel: %s goes on without its client", self.request.uri)
 
-    async def stream(self, messages: AsyncIterator[Mapping[str, Any] | None]) -> None:
+    async def stream(self, messages: AsyncGenerator[Mapping[str, Any] | None, None]) -> None:
         """Send server-sent events; None is a sign of life. Ends when the client goes away."""
         self.set_header("Content-Type", EVENT_STREAM)
         self.set_header("Cache-Control", "no-cache")
         self.set_header("X-Accel-Buffering", "no")  # proxies hold answers back otherwise
         try:
-            async for message in messages:
-                if message is None:
-                    self.write(": alive\n\n")
-                else:
-                    self.write(f"event: {message['type']}\ndata: {json.dumps(message)}\n\n")
-                await self.flush()
+            async with contextlib.aclosing(messages):
+                async for message in messages:
+                    if message is None:
+                        self.write(": alive\n\n")
+                    else:
+                        self.write(f"event: {message['type']}\ndata: {json.dumps(message)}\n\n")
+                    await self.flush()
         except StreamClosedError:
             return
         with contextlib.suppress(StreamClosedError):
@@ -280,7 +281,7 @@ class TimeTravelHandler(APIHandler):
 
 async def _until_done(
     messages: asyncio.Queue[Mapping[str, Any]],
-) -> AsyncIterator[Mapping[str, Any] | None]:
+) -> AsyncGenerator[Mapping[str, Any] | None, None]:
     while True:
         try:
             message = await asyncio.wait_for(messages.get(), SIGN_OF_LIFE_S)

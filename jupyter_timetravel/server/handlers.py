@@ -8,7 +8,7 @@ Reading needs the permission ``read``, changing what is noted of a checkpoint or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -341,8 +341,8 @@ class EventsHandler(OfSession):
 
 
 async def _with_signs_of_life(
-    events: AsyncIterator[Mapping[str, Any]],
-) -> AsyncIterator[Mapping[str, Any] | None]:
+    events: AsyncGenerator[Mapping[str, Any], None],
+) -> AsyncGenerator[Mapping[str, Any] | None, None]:
     task: asyncio.Task[Any] | None = None
     try:
         while True:
@@ -368,7 +368,7 @@ async def _with_signs_of_life(
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()
 
 
 class NothingHandler(TimeTravelHandler):

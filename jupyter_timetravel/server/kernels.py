@@ -12,15 +12,17 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import zmq
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_core.utils import ensure_async
+from jupyter_server.gateway.managers import GatewayKernelManager
 
 from jupyter_timetravel import commands
 from jupyter_timetravel.commands import VERSION
 from jupyter_timetravel.offline.stored import NoSuchSession
 from jupyter_timetravel.over_kernel import JOIN_ATTEMPTS, JOIN_WAIT_S
 from jupyter_timetravel.records import Result
-from jupyter_timetravel.server.errors import BehindGateway
+from jupyter_timetravel.server.errors import BehindGateway, NeedsKernel
 from jupyter_timetravel.wire import (
     KernelGone,
     RequestTimeout,
@@ -56,23 +58,25 @@ class Kernels:
         return list(self._manager.list_kernel_ids())
 
     def link(self, kernel_id: str) -> KernelLink:
-        """Raises NoSuchSession, BehindGateway."""
-        if kernel_id not in self:
-            raise NoSuchSession(
-                f"The server has no kernel {kernel_id}. Nothing was done; "
-                "GET /api/timetravel/sessions lists what there is."
-            )
-        manager = self._manager.get_kernel(kernel_id)
+        """Raises NoSuchSession, BehindGateway, NeedsKernel while it starts."""
+        try:
+            manager = self._manager.get_kernel(kernel_id)
+        except KeyError:
+            raise no_kernel(kernel_id) from None
         running = _Running(self._manager, kernel_id)
         link = self._links.get(kernel_id)
         if link is not None and link.process == running.process():
             return link
         self.drop(kernel_id)  # a new process knows nothing of what the old one was told
-        if not manager.get_connection_info().get("control_port"):
+        if isinstance(manager, GatewayKernelManager):
             raise BehindGateway(
                 f"The kernel {kernel_id} runs behind a gateway, and this server has no connection "
                 "of its own to it. Nothing was done. Ask the server that runs it, if it has "
                 "jupyter_timetravel too; the magics and the sidebar work from here."
+            )
+        if not manager.get_connection_info().get("control_port"):
+            raise NeedsKernel(
+                f"The kernel {kernel_id} is still starting. Nothing was done; ask again soon."
             )
         self._links[kernel_id] = link = KernelLink(manager.get_connection_info(), running)
         return link
@@ -82,6 +86,14 @@ class Kernels:
         link = self._links.pop(kernel_id, None)
         if link is not None:
             link.close()
+
+
+def no_kernel(kernel_id: str) -> NoSuchSession:
+    """The error for a kernel that the server does not have."""
+    return NoSuchSession(
+        f"The server has no kernel {kernel_id}. Nothing was done; GET /api/timetravel/sessions "
+        "lists what there is."
+    )
 
 
 class _Running:
@@ -120,9 +132,11 @@ class KernelLink:
         self._introduced = asyncio.Lock()
         self._is_known = False
         self._publishes = False
+        self._is_closed = False
 
     def close(self) -> None:
         """Whoever still waits is told that the kernel is gone."""
+        self._is_closed = True
         self._reader.cancel()
         for future in self._waiting.values():
             if not future.done():
@@ -169,9 +183,20 @@ class KernelLink:
                 subscribe = commands.subscribe()
                 await self.run(subscribe.name, subscribe.args)
                 self._publishes = True
-            yield _messages(socket, session)
+            yield self._messages(socket, session)
         finally:
             socket.close(linger=0)
+
+    async def _messages(self, socket: Any, session: Any) -> AsyncIterator[dict[str, Any]]:
+        while True:
+            try:
+                frames = await socket.recv_multipart()
+            except (asyncio.CancelledError, zmq.ZMQError):
+                if self._is_closed:  # the socket went with its link
+                    raise self._gone() from None
+                raise
+            with contextlib.suppress(ValueError):
+                yield read_message(session, frames)
 
     async def _join(self, socket: Any) -> None:
         """Wait until a socket is known to get messages: what was sent before is lost."""
@@ -214,10 +239,3 @@ class KernelLink:
 
     def _gone(self) -> KernelGone:
         return KernelGone("the request")
-
-
-async def _messages(socket: Any, session: Any) -> AsyncIterator[dict[str, Any]]:
-    while True:
-        frames = await socket.recv_multipart()
-        with contextlib.suppress(ValueError):
-            yield read_message(session, frames)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 from jupyter_timetravel.records import Result
@@ -56,7 +56,7 @@ class LiveSession:
                 with contextlib.suppress(asyncio.CancelledError):
                     await telling
 
-    async def events(self) -> AsyncIterator[Result]:
+    async def events(self) -> AsyncGenerator[Result, None]:
         """Contents of ``timetravel_event``; the first is empty and says that listening began."""
         async with self._link.messages(EVENT_TOPIC) as messages:
             yield {}

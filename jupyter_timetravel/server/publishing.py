@@ -52,10 +52,10 @@ class Publishing:
         kernel_id, action = data.get("kernel_id"), data.get("action")
         if kernel_id is None or data.get("status") == "error":
             return
-        if action == "shutdown":
+        if action in ("shutdown", "restart"):
             self._stop(kernel_id)
             self._kernels.drop(kernel_id)
-        elif action in ("start", "restart") and self._is_on:
+        if action in ("start", "restart") and self._is_on:
             self._stop(kernel_id)
             self._tasks[kernel_id] = asyncio.get_running_loop().create_task(self._follow(kernel_id))
 

@@ -12,7 +12,7 @@ from jupyter_core.utils import ensure_async
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.stored import NoSuchSession
 from jupyter_timetravel.server import store as stores
-from jupyter_timetravel.server.kernels import Kernels
+from jupyter_timetravel.server.kernels import Kernels, no_kernel
 from jupyter_timetravel.server.live import LiveSession
 from jupyter_timetravel.server.past import PastSession
 from jupyter_timetravel.wire import NoTimeTravel
@@ -86,10 +86,18 @@ class Sessions:
     async def _live(self) -> list[Row]:
         notebooks = await self._notebooks()
         ids = self._kernels.ids()
-        return list(await asyncio.gather(*(self._live_row(id, notebooks) for id in ids)))
+        found = (self._live_row(id, notebooks) for id in ids)
+        rows = await asyncio.gather(*found, return_exceptions=True)
+        for row in rows:
+            if isinstance(row, BaseException) and not isinstance(row, NoSuchSession):
+                raise row
+        return [row for row in rows if not isinstance(row, BaseException)]  # others ended just now
 
     async def _live_row(self, id: str, notebooks: Mapping[str, str]) -> Row:
-        kernel = self._kernel_manager.get_kernel(id)
+        try:
+            kernel = self._kernel_manager.get_kernel(id)
+        except KeyError:
+            raise no_kernel(id) from None
         notebook = notebooks.get(id)
         row = _row(id, kernel.kernel_name, str(getattr(kernel, "execution_state", "unknown")))
         row.update(live=True, kernel_id=id, notebook=notebook)

@@ -152,3 +152,17 @@ def test_a_kernel_that_ends_leaves_nobody_waiting(
     told = answers.pop()
     assert told.status_code == 201 or told.json()["error"] == "KernelGone"
     assert http.get(f"/sessions/{kernel.id}").status_code == 404
+
+
+def test_a_stream_of_events_ends_with_its_kernel(
+    server: Server, http: httpx.Client, start: Any
+) -> None:
+    kernel = start()
+    for end in (server.restart, server.end):
+        with http.stream("GET", f"/sessions/{kernel.id}/events", headers=STREAM) as answer:
+            events = messages(answer)
+            assert next(events)["type"] == "listening"
+            end(kernel)
+            last = list(events)[-1]
+            assert (last["type"], last["error"]) == ("error", "KernelGone")
+    assert "Traceback" not in server.log.read_text()
