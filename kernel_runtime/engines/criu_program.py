@@ -54,14 +54,23 @@ class Program:
 
 
 def find(name: str = "criu") -> Program:
-    """The CRIU of that name or path. Raises CriuUnusable."""
-    places = f"{os.environ.get('PATH', '')}:{_PLACES}"
-    path = shutil.which(name, path=places)
-    if path is None:
-        raise CriuUnusable(
-            f"there is no program {name}; install CRIU {OLDEST[0]} or later (Debian 13 has it; "
-            "scripts/get-criu of the source gets it on older ones)"
-        )
+    """The first CRIU of that name or path that is new enough. Raises CriuUnusable."""
+    places = f"{os.environ.get('PATH', '')}:{_PLACES}".split(":")
+    paths = [shutil.which(name, path=place) for place in dict.fromkeys(filter(None, places))]
+    problems = []
+    for path in dict.fromkeys(filter(None, paths)):
+        try:
+            return _examined(path)
+        except CriuUnusable as error:
+            problems.append(str(error))
+    raise CriuUnusable(
+        "; ".join(problems)
+        or f"there is no program {name}; install CRIU {OLDEST[0]} or later (Debian 13 has it; "
+        "scripts/get-criu of the source gets it on older ones)"
+    )
+
+
+def _examined(path: str) -> Program:
     try:
         told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
         found = re.search(r"Version: (\d+)\.(\d+)", told.stdout)

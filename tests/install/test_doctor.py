@@ -15,6 +15,7 @@ import pytest
 from jupyter_timetravel import checks, doctor, probes
 from jupyter_timetravel.checks import FINE, LIMITED, MISSING, SKIPPED, Check, Finding
 from jupyter_timetravel.checks_server import check_server_extension
+from kernel_runtime.engines.criu_program import CriuUnusable, find
 
 linux_only = pytest.mark.skipif(not checks.is_linux(), reason="needs Linux")
 
@@ -172,9 +173,12 @@ def test_criu_is_tried_for_real(
     found = check.run()
     ability(found.text, found.state != SKIPPED)
     assert found.state == FINE and "restored in another sandbox" in found.text, found.text
-    for version, said in (("Version: 3.17.1", "3.17; CRIU 4 or later"), ("", "does not work")):
-        program = tmp_path / "criu"
-        program.write_text(f"#!/bin/sh\necho {version}\n")
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        assert check.run().state == SKIPPED and said in check.run().text
+    old = tmp_path / "criu"
+    old.write_text("#!/bin/sh\necho Version: 3.17.1\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert check.run().state == FINE  # the newer one is found behind it
+    for text, said in (("echo Version: 3.17.1", "3.17; CRIU 4 or later"), ("", "does not work")):
+        old.write_text(f"#!/bin/sh\n{text}\n")
+        with pytest.raises(CriuUnusable, match=said):
+            find(str(old))
