@@ -149,6 +149,12 @@ class Supervisor(Configurable):
     keep_daily = Integer(
         60, min=0, help="And the last of each of the newest so many days that have one."
     ).tag(config=True, live=True)
+    show_timeout = Float(
+        30.0,
+        min=0.1,
+        max=600.0,
+        help="Seconds that a copy of a process, at the lowest priority, may take for variables.",
+    ).tag(config=True, live=True)
     documents_most = Integer(
         256 << 20,
         min=0,

@@ -33,9 +33,6 @@ TEXT_MOST: Final = 256 << 10
 IMAGE_MOST: Final = 4 << 20
 VARIABLES_MOST: Final = 20
 NAMES_SHOWN: Final = 12
-_SHOW_S: Final = 10.0
-"""Seconds for all variables of one request, after which the copy that renders them is ended."""
-
 _KNOWN_MOST: Final = 4096
 _IMAGES: Final = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -181,12 +178,13 @@ class Showing:
                 "be told in one line each, not shown. Go back to it, or bring them."
             )
         shown: dict[str, Any] = {}
+        most_s = session.config.show_timeout
         try:
             async with session.durability.copy(checkpoint.id) as link:
-                talking = asyncio.to_thread(_converse, link, list(names), shown)
-                await asyncio.wait_for(talking, _SHOW_S)
+                talking = asyncio.to_thread(_converse, link, list(names), shown, most_s)
+                await asyncio.wait_for(talking, most_s)
         except asyncio.TimeoutError:
-            why = f"it was not ready within {_SHOW_S:g} seconds"
+            why = f"it was not ready within {most_s:g} seconds"
         except (ChannelError, CheckpointRefused, OSError) as error:
             why = str(error)
         else:
@@ -207,7 +205,7 @@ class _NoBlobs:
         raise ChannelError("it asked for a blob")
 
 
-def _converse(link: socket.socket, names: list[str], shown: dict[str, Any]) -> None:
+def _converse(link: socket.socket, names: list[str], shown: dict[str, Any], most_s: float) -> None:
     """In a thread: have a copy show variables, each as soon as it is ready."""
 
     def heard(words: dict[str, Any]) -> bool:
@@ -217,7 +215,7 @@ def _converse(link: socket.socket, names: list[str], shown: dict[str, Any]) -> N
             raise ChannelError(str(words["error"]))
         return bool(words.get("done"))
 
-    link.settimeout(_SHOW_S)
+    link.settimeout(most_s)
     with contextlib.suppress(BrokenPipeError):  # it has ended: receiving says how
         blob_channel.say(link, command="show", names=names)
     blob_channel.serve(link, _NoBlobs(), heard)

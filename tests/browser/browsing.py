@@ -47,8 +47,8 @@ class Server:
 
 
 @contextmanager
-def running_server(root: Path) -> Iterator[Server]:
-    """A server of its own, with a home of its own."""
+def running_server(root: Path, prefix: Path | None = None) -> Iterator[Server]:
+    """A server of its own, with a home of its own; prefix: where more extensions are installed."""
     notebooks, home, runtime = root / "notebooks", root / "home", root / "server-info"
     settings = home / ".jupyter" / "labconfig"
     for folder in (notebooks, settings):
@@ -56,6 +56,14 @@ def running_server(root: Path) -> Iterator[Server]:
     news = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
     (settings / "page_config.json").write_text(json.dumps(news))
     env = {**os.environ, "HOME": str(home), "JUPYTER_RUNTIME_DIR": str(runtime)}
+    if prefix is not None:
+        (packages,) = prefix.glob("lib/python*/site-packages")
+        for name, path in (
+            ("PYTHONPATH", packages),
+            ("JUPYTER_PATH", prefix / "share" / "jupyter"),
+            ("JUPYTER_CONFIG_PATH", prefix / "etc" / "jupyter"),
+        ):
+            env[name] = os.pathsep.join(filter(None, [env.get(name), str(path)]))
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += ["--ServerApp.port=0", f"--IdentityProvider.token={TOKEN}"]
     command += ["--LabApp.expose_app_in_browser=True"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import FRONT_ENDS, PATIENCE_MS, TOKEN, Notebook, Server
+from browsing import FRONT_ENDS, PATIENCE_MS, TOKEN, Notebook, Server, running_server
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -244,6 +244,63 @@ def test_ui_05_a_reload_in_the_middle_and_a_second_tab(
     assert end in ("1", "3")
     other.row(int(end), head="true").wait_for()
     person.row(int(end), head="true").wait_for()
+
+
+def test_ui_07_two_people_in_one_document(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Real-time collaboration: a restore is an edit of the shared document, no cell is lost."""
+    prefix = os.environ.get("TT_COLLABORATION")
+    if not prefix:
+        pytest.skip("needs TT_COLLABORATION: where pip install --prefix put jupyter-collaboration")
+    with running_server(tmp_path_factory.mktemp("shared"), Path(prefix)) as server:
+        path = server.notebook("shared.ipynb", [f"v = {n}; print('v', v)" for n in (1, 2, 3, 4)])
+        contexts = [browser.new_context(viewport={"width": 1600, "height": 1200}) for _ in "12"]
+        try:
+            people = []
+            for context in contexts:
+                page = context.new_page()
+                page.set_default_timeout(PATIENCE_MS)
+                people.append(Notebook(page, server, playwright.expect))
+            first, second = people
+            for one in people:
+                one.open("lab", path, 4)
+                one.show_panel()
+                assert one.page.evaluate(
+                    "() => jupyterapp.shell.currentWidget.content.model.collaborative"
+                )
+            for index in range(4):
+                first.run(index, f"v {index + 1}")
+            first.row(4, head="true").wait_for()
+            second.row(4, head="true").wait_for()
+            second.edit(3)
+            second.page.keyboard.press("Escape")
+            second.page.keyboard.press("b")
+            second.page.keyboard.press("Enter")
+            second.page.locator(".jp-Cell.jp-mod-active .cm-editor.cm-focused").wait_for()
+            second.page.keyboard.type("# U2 draft")
+            first.expect(first.cell(4)).to_contain_text("# U2 draft")
+            contexts[1].set_offline(True)
+            second.page.keyboard.type(" goes on")
+            first.restore(2, cells=True)
+            contexts[1].set_offline(False)
+            second.row(2, head="true").wait_for()
+
+            def cells(one: Notebook) -> Any:
+                return one.page.evaluate(
+                    """() => [...jupyterapp.shell.currentWidget.content.model.cells].map(
+                      cell => [cell.id, cell.sharedModel.getSource()])"""
+                )
+
+            for one in people:
+                one.expect(one.cell(4)).to_contain_text("# U2 draft goes on")
+                found = cells(one)
+                assert len({id for id, _ in found}) == len(found) == 5
+            assert cells(first) == cells(second)
+            first.run(4)
+        finally:
+            for context in contexts:
+                context.close()
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
