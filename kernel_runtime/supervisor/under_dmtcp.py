@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kernel_runtime.dmtcp import clean_environment
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.dmtcp import DmtcpEngine
 from kernel_runtime.errors import EnvironmentRefused
@@ -76,6 +77,13 @@ class UnderDmtcp:
     async def launch(self, argv: list[str]) -> list[str]:
         """The command line of an executor. Raises SandboxError."""
         return argv if self._engine is None else await self._engine.launch(argv)
+
+    def environment(self, env: dict[str, str]) -> dict[str, str]:
+        """What an executor's environment is to be."""
+        if self._engine is None:
+            return env
+        # polars: a thread that jemalloc starts past DMTCP ends the process
+        return {"_RJEM_MALLOC_CONF": "background_thread:false", **clean_environment(env)}
 
     async def flush(self) -> None:
         """Wait until what checkpoints name is on the disk."""
