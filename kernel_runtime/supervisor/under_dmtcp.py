@@ -26,6 +26,20 @@ if TYPE_CHECKING:
 
 NAME: Final = DmtcpEngine.name
 
+_GENTLE: Final = {
+    # a thread that jemalloc (in polars) starts past DMTCP's wrappers ends the process
+    "_RJEM_MALLOC_CONF": "background_thread:false",
+    # OpenBLAS (in numpy) joins its threads in fork(), and DMTCP lets no thread end there
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""Set where the user has not: without them DMTCP 5.0 ends or blocks the process."""
+
+LIMIT: Final = (
+    "The kernel runs under DMTCP: child processes come back with it, and each checkpoint is a "
+    "whole image. numpy computes in one thread (OPENBLAS_NUM_THREADS=1); docs/dmtcp.md says why, "
+    "and what else is different."
+)
+
 
 class UnderDmtcp:
     """The engine's place in one session."""
@@ -73,6 +87,7 @@ class UnderDmtcp:
         await engine.begin(session.sandbox, directory, self.shared[0], session.cwd)
         engine.on_failed = self._failed
         self._engine = engine
+        session.limits.append(LIMIT)
 
     async def launch(self, argv: list[str]) -> list[str]:
         """The command line of an executor. Raises SandboxError."""
@@ -82,8 +97,7 @@ class UnderDmtcp:
         """What an executor's environment is to be."""
         if self._engine is None:
             return env
-        # polars: a thread that jemalloc starts past DMTCP ends the process
-        return {"_RJEM_MALLOC_CONF": "background_thread:false", **clean_environment(env)}
+        return {**_GENTLE, **clean_environment(env)}
 
     async def flush(self) -> None:
         """Wait until what checkpoints name is on the disk."""
