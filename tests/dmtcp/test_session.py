@@ -173,6 +173,28 @@ def test_what_dmtcp_does_to_the_environment(
     notebook.run("%restore -1")
     assert notebook.run("os.getpid() == me and os.path.exists(f'/proc/{me}/maps')").result == "True"
     assert notebook.run("os.environ['OPENBLAS_NUM_THREADS']").result == "'1'"
+    notebook.run("import numpy; subprocess.run(['true'])")
+    notebook.run("try: import polars\nexcept ImportError: pass")
+    # a child in another directory is named
+    notebook.run(
+        "os.mkdir('elsewhere'); child = subprocess.Popen(['sleep', '99'], cwd='elsewhere')"
+    )
+    notebook.run("os.chdir('elsewhere')")
+    notebook.run("%checkpoint --label here")
+    record = notebook.command("get", checkpoint="here")["checkpoint"]
+    notes = next(c for c in record["captures"] if c["engine"] == "dmtcp")["not_captured"]
+    assert [n["kind"] for n in notes] == ["child process"] and "sleep" in notes[0]["subject"]
+    notebook.run("os.chdir('/')")
+    notebook.run("%restore here")
+    assert notebook.run("os.path.basename(os.getcwd())").result == "'elsewhere'"
+    assert "as a whole" in notebook.run("%restore here --vars me", ok=False).error
+    notebook.run("open(os.path.expanduser('~/outside-of-the-workspace'), 'w').close()")
+    error = notebook.run("%restore here --only files", ok=False).error
+    assert "Restore the process too" in error
+    kill(notebook)
+    other = start_notebook(**document)
+    error = other.run("%restore here", ok=False).error
+    assert "captured by dmtcp" in error and "process_engine=dmtcp" in error
 
 
 def test_refused_with_its_reason(
