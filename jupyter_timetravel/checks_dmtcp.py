@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from jupyter_timetravel.findings import FINE, LIMITED, SKIPPED, Check, Finding
 from kernel_runtime.dmtcp import (
@@ -80,7 +81,7 @@ def _try(directory: Path) -> None:
             process.wait(_PATIENCE_S)
 
 
-def _quiet() -> dict[str, object]:
+def _quiet() -> dict[str, Any]:
     nothing = subprocess.DEVNULL
     return {"stdin": nothing, "stdout": nothing, "stderr": nothing, "start_new_session": True}
 

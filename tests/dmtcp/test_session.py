@@ -176,17 +176,20 @@ def test_what_dmtcp_does_to_the_environment(
     notebook.run("import numpy; subprocess.run(['true'])")
     notebook.run("try: import polars\nexcept ImportError: pass")
     # a child in another directory is named
-    notebook.run(
-        "os.mkdir('elsewhere'); child = subprocess.Popen(['sleep', '99'], cwd='elsewhere')"
-    )
+    notebook.run("os.mkdir('elsewhere')")
+    notebook.run("child = subprocess.Popen(['sleep', '99'], cwd='elsewhere')")
     notebook.run("os.chdir('elsewhere')")
+    # files outside of the workspace go back with it
+    notebook.run("mine = os.path.expanduser('~/under-dmtcp'); log = open(mine, 'w')")
+    notebook.run("log.write('one'); log.flush()")
     notebook.run("%checkpoint --label here")
     record = notebook.command("get", checkpoint="here")["checkpoint"]
     notes = next(c for c in record["captures"] if c["engine"] == "dmtcp")["not_captured"]
     assert [n["kind"] for n in notes] == ["child process"] and "sleep" in notes[0]["subject"]
-    notebook.run("os.chdir('/')")
+    notebook.run("os.chdir('/'); log.write(' two'); log.flush(); os.remove(mine)")
     notebook.run("%restore here")
     assert notebook.run("os.path.basename(os.getcwd())").result == "'elsewhere'"
+    assert notebook.run("log.write('.'); log.flush(); open(mine).read()").result == "'one.'"
     assert "as a whole" in notebook.run("%restore here --vars me", ok=False).error
     notebook.run("open(os.path.expanduser('~/outside-of-the-workspace'), 'w').close()")
     error = notebook.run("%restore here --only files", ok=False).error
