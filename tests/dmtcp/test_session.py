@@ -10,8 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.dmtcp.conftest import until
 from tests.kernel.durable_world import kill
+
+pytestmark = pytest.mark.slow
 
 DMTCP = "--Supervisor.process_engine=dmtcp"
 ON_DEMAND = (DMTCP, "--Supervisor.auto=off")
