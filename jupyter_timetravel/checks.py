@@ -29,7 +29,13 @@ from pathlib import Path
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
-from jupyter_timetravel import checks_environment, checks_images, checks_server, probes
+from jupyter_timetravel import (
+    checks_dmtcp,
+    checks_environment,
+    checks_images,
+    checks_server,
+    probes,
+)
 from jupyter_timetravel.checks_environment import mended
 from jupyter_timetravel.findings import (
     FINE,
@@ -396,6 +402,7 @@ CHECKS: tuple[Check, ...] = (
     *checks_images.CHECKS,
     Check("inotify", "large workspaces", check_inotify),
     *checks_environment.CHECKS,
+    *checks_dmtcp.CHECKS,
     Check("kernelspec", "the kernel in the picker", check_kernelspec),
     Check("provisioner", "time travel for any kernelspec", check_provisioner),
     *checks_server.CHECKS,

@@ -18,7 +18,7 @@ class DmtcpMissing(DmtcpError):
     def __init__(self, program: str, cause: str = "it is not on PATH") -> None:
         super().__init__(
             f"DMTCP cannot be used: {program}: {cause}. Nothing was done. Install DMTCP 3 or newer "
-            "(the package `dmtcp` of Debian and Fedora, or https://github.com/dmtcp/dmtcp)."
+            "(the package `dmtcp`, or https://github.com/dmtcp/dmtcp)."
         )
         self.program = program
 

@@ -7,6 +7,8 @@ sandbox, a job system. `launch` and `restart` run them with subprocess.
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,8 +54,19 @@ def restart_command(coordinator: Coordinator, images: Sequence[Path]) -> list[st
     """
     for image in images:
         inspect(image)
-    argv = [str(coordinator.tools.restart), *_common(coordinator)]
+    argv = [*_in_order(), str(coordinator.tools.restart), *_common(coordinator)]
     return [*argv, *map(str, images)]
+
+
+def _in_order() -> list[str]:
+    """Restart without address space randomization.
+
+    Otherwise the program break of DMTCP's loader lies, every second time, above that of a program
+    at fixed addresses (Debian's python3 is one). glibc then takes what brk(2) answers for success,
+    and the next malloc that grows the heap writes to memory that is not its own.
+    """
+    setarch = shutil.which("setarch")
+    return [setarch, platform.machine(), "-R"] if setarch is not None else []
 
 
 def _common(coordinator: Coordinator) -> list[str]:

@@ -132,9 +132,15 @@ class ExecutorKernel(IPythonKernel):
         self.io_loop = ioloop.IOLoop.current()
         self._control_lock = asyncio.Lock()
         self.link.on_backlog = lambda: self.io_loop.add_callback(self._serve_link)
-        self.io_loop.asyncio_loop.add_reader(self.link.fd, self._serve_link)  # type: ignore[attr-defined]
+        self.watch_link()
         self.timetravel.say_hello()
         self._publish_status("starting", "shell")  # type: ignore[no-untyped-call]
+
+    def watch_link(self) -> None:
+        """Serve the link from now on; again when another socket has taken its number."""
+        loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop  # type: ignore[attr-defined]
+        loop.remove_reader(self.link.fd)
+        loop.add_reader(self.link.fd, self._serve_link)
 
     def _serve_link(self) -> None:
         try:

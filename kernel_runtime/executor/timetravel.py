@@ -213,6 +213,7 @@ class TimeTravel:
             self._link, self._wake_directory, id=command["id"], variables=self._summary()
         )
         if woken:
+            self._kernel.watch_link()
             if self.directory is not None:
                 with contextlib.suppress(OSError):
                     os.chdir(self.directory)  # DMTCP knows those below the first one only

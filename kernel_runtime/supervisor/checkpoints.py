@@ -162,6 +162,12 @@ class Checkpointer:
         CheckpointRefused if it does not stop.
         """
         session = self._session
+        if not session.engine.can_copy:
+            raise CheckpointRefused(
+                f"Under the engine {session.engine.name} the process cannot be made to open its "
+                "files again, so what lies outside of the workspace stays as long as it lives. "
+                "Restore the process too."
+            )
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             working = asyncio.ensure_future(work(theirs))

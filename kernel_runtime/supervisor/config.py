@@ -80,9 +80,11 @@ class Supervisor(Configurable):
         help="auto: namespaces where they are allowed, else none. namespaces, or the name of "
         "another installed sandbox: refuse to start without.",
     ).tag(config=True)
-    process_engine = Unicode("fork", help="What freezes processes (an entry point's name).").tag(
-        config=True
-    )
+    process_engine = Unicode(
+        "fork",
+        help="What freezes processes (an entry point's name). dmtcp: the session runs under DMTCP, "
+        "child processes come back too, each checkpoint is a whole image and takes a pause.",
+    ).tag(config=True)
     environment = Enum(
         ("auto", "required", "off"),
         "auto",

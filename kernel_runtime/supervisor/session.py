@@ -357,7 +357,7 @@ class Session:
                 self.sandbox,
                 self._python,
                 self._arguments,
-                self._environment(hash_seed),
+                self.under_dmtcp.environment(self._environment(hash_seed)),
                 self.cwd,
                 self.under_dmtcp.launch,
             )

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kernel_runtime.dmtcp import clean_environment
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.dmtcp import DmtcpEngine
 from kernel_runtime.errors import EnvironmentRefused
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
 NAME: Final = DmtcpEngine.name
+
+_GENTLE: Final = {
+    # a thread that jemalloc (in polars) starts past DMTCP's wrappers ends the process
+    "_RJEM_MALLOC_CONF": "background_thread:false",
+    # OpenBLAS (in numpy) joins its threads in fork(), and DMTCP lets no thread end there
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""Set where the user has not: without them DMTCP 5.0 ends or blocks the process."""
+
+LIMIT: Final = (
+    "The kernel runs under DMTCP: child processes come back with it, and each checkpoint is a "
+    "whole image. numpy computes in one thread (OPENBLAS_NUM_THREADS=1); docs/dmtcp.md says why, "
+    "and what else is different."
+)
 
 
 class UnderDmtcp:
@@ -72,10 +87,17 @@ class UnderDmtcp:
         await engine.begin(session.sandbox, directory, self.shared[0], session.cwd)
         engine.on_failed = self._failed
         self._engine = engine
+        session.limits.append(LIMIT)
 
     async def launch(self, argv: list[str]) -> list[str]:
         """The command line of an executor. Raises SandboxError."""
         return argv if self._engine is None else await self._engine.launch(argv)
+
+    def environment(self, env: dict[str, str]) -> dict[str, str]:
+        """What an executor's environment is to be."""
+        if self._engine is None:
+            return env
+        return {**_GENTLE, **clean_environment(env)}
 
     async def flush(self) -> None:
         """Wait until what checkpoints name is on the disk."""

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.dmtcp.conftest import until
 from tests.kernel.durable_world import kill
+
+pytestmark = pytest.mark.slow
 
 DMTCP = "--Supervisor.process_engine=dmtcp"
 ON_DEMAND = (DMTCP, "--Supervisor.auto=off")
@@ -73,3 +83,150 @@ def test_children_come_back_in_the_same_kernel_and_after_kill_of_everything(
     text = notebook.run("%restore all").out
     assert text.startswith("restored #") and "a fresh one" not in text, text
     assert notebook.run(STEP).out == first
+
+
+def test_automatic_checkpoints_and_what_was_printed(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    notebook = start_notebook(DMTCP, **document)
+    notebook.run("import subprocess, numpy as np; a = np.arange(5); half = (n for n in range(9))")
+    notebook.run("next(half); child = subprocess.Popen(['cat'], stdin=-1, stdout=-1, text=True)")
+    assert notebook.run("next(half), subprocess.run(['echo', 'out']).returncode").result == "(1, 0)"
+    record = notebook.command("get", checkpoint=2)["checkpoint"]
+    process = next(c for c in record["captures"] if c["kind"] == "process")
+    assert process["engine"] == "dmtcp" and process["state"] == "ready"
+    assert process["bytes"] > 10 << 20
+    notebook.run("%restore 2")
+    cell = notebook.run("subprocess.run(['echo', 'again']); print('python'); next(half)")
+    assert "again" in cell.text() and "python" in cell.text() and cell.result == "1"
+    assert notebook.run("child.communicate('word')[0]").result == "'word'"
+    # an interrupt reaches a process that came back
+    sent = notebook.send("import time\nprint('sleeping', flush=True)\ntime.sleep(100)")
+    end = time.monotonic() + 60
+    while "sleeping" not in str(notebook.unclaimed):
+        assert time.monotonic() < end
+        notebook.unclaimed.append(notebook.client.get_iopub_msg(timeout=60))
+    notebook.interrupt()
+    assert notebook.wait(sent).error.startswith("KeyboardInterrupt")
+
+
+def test_a_coordinator_killed_in_the_middle_of_a_checkpoint(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
+) -> None:
+    notebook = start_notebook(*ON_DEMAND, **document)
+    notebook.run("half = (n for n in range(9)); x = next(half)")
+    notebook.run("%checkpoint --label good")
+    # a child that does not run cannot be checkpointed: DMTCP waits for it
+    notebook.run(
+        "import signal, subprocess; x = next(half)\n"
+        "child = subprocess.Popen(['sleep', '1000']); child.send_signal(signal.SIGSTOP)"
+    )
+    sent = notebook.send("%checkpoint")
+    until(lambda: _children(notebook.pid, "--bcheckpoint"), "no checkpoint began")
+    (coordinator,) = _processes(
+        lambda argv: argv.partition(" ")[0].endswith("dmtcp_coordinator") and str(tmp_path) in argv
+    )
+    os.kill(coordinator, signal.SIGKILL)
+    cell = notebook.wait(sent)
+    told = cell.error + cell.text("stderr") + str(notebook.settle())
+    assert "back at checkpoint #1" in told, told
+    assert notebook.run("x, next(half)").result == "(0, 1)"
+    notebook.run("%checkpoint")  # by a new coordinator
+    notebook.run("%restore -1")
+    assert notebook.run("next(half)").result == "2"
+
+
+def test_a_damaged_image_is_refused_and_nothing_is_lost(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
+) -> None:
+    notebook = start_notebook(*ON_DEMAND, **document)
+    notebook.run("half = (n for n in range(9)); next(half)")
+    notebook.run("%checkpoint --label older")
+    older = set((tmp_path / "store" / "dmtcp").iterdir())
+    notebook.run("next(half)")
+    notebook.run("%checkpoint --label newer")
+    until(lambda: len(list((tmp_path / "store" / "dmtcp").glob("*/manifest"))) == 3)
+    kill(notebook)
+    (directory,) = set((tmp_path / "store" / "dmtcp").iterdir()) - older
+    for image in directory.glob("*.dmtcp"):
+        with open(image, "r+b") as file:
+            file.seek(image.stat().st_size // 2)
+            file.write(b"damage")
+    notebook = start_notebook(*ON_DEMAND, **document)
+    notebook.run("mine = 1")
+    error = notebook.run("%restore newer", ok=False).error
+    assert "does not hold what was written" in error and "back where you were" in error
+    assert notebook.run("mine").result == "1"
+    notebook.run("%restore older")
+    assert notebook.run("next(half)").result == "1"
+
+
+def test_what_dmtcp_does_to_the_environment(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    """As docs/dmtcp.md says."""
+    notebook = start_notebook(*ON_DEMAND, **document)
+    notebook.run("import os, subprocess, sys")
+    assert notebook.run("'libdmtcp' in open('/proc/self/maps').read()").result == "True"
+    # children run under it too
+    child = "print('libdmtcp' in open('/proc/self/maps').read())"
+    shown = notebook.run(f"subprocess.run([sys.executable, '-c', {child!r}]);").text()
+    assert shown.strip() == "True"
+    notebook.run("me = os.getpid()")
+    notebook.run("%checkpoint")
+    notebook.run("%restore -1")
+    assert notebook.run("os.getpid() == me and os.path.exists(f'/proc/{me}/maps')").result == "True"
+    assert notebook.run("os.environ['OPENBLAS_NUM_THREADS']").result == "'1'"
+    notebook.run("import numpy; subprocess.run(['true'])")
+    notebook.run("try: import polars\nexcept ImportError: pass")
+    # a child in another directory is named
+    notebook.run("os.mkdir('elsewhere')")
+    notebook.run("child = subprocess.Popen(['sleep', '99'], cwd='elsewhere')")
+    notebook.run("os.chdir('elsewhere')")
+    # files outside of the workspace go back with it
+    notebook.run("mine = os.path.expanduser('~/under-dmtcp'); log = open(mine, 'w')")
+    notebook.run("log.write('one'); log.flush()")
+    notebook.run("%checkpoint --label here")
+    record = notebook.command("get", checkpoint="here")["checkpoint"]
+    notes = next(c for c in record["captures"] if c["engine"] == "dmtcp")["not_captured"]
+    assert [n["kind"] for n in notes] == ["child process"] and "sleep" in notes[0]["subject"]
+    notebook.run("os.chdir('/'); log.write(' two'); log.flush(); os.remove(mine)")
+    notebook.run("%restore here")
+    assert notebook.run("os.path.basename(os.getcwd())").result == "'elsewhere'"
+    assert notebook.run("log.write('.'); log.flush(); open(mine).read()").result == "'one.'"
+    assert "as a whole" in notebook.run("%restore here --vars me", ok=False).error
+    notebook.run("open(os.path.expanduser('~/outside-of-the-workspace'), 'w').close()")
+    error = notebook.run("%restore here --only files", ok=False).error
+    assert "Restore the process too" in error
+    kill(notebook)
+    other = start_notebook(**document)
+    error = other.run("%restore here", ok=False).error
+    assert "captured by dmtcp" in error and "process_engine=dmtcp" in error
+
+
+def test_refused_with_its_reason(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    env = {**document["env"], "PATH": str(document["cwd"])}
+    notebook = start_notebook(*ON_DEMAND, cwd=document["cwd"], env=env)
+    error = notebook.run("1", ok=False).error
+    assert "dmtcp_coordinator" in error and "Install DMTCP 3" in error
+
+
+def _processes(wanted: Callable[[str], bool]) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted((path / "cmdline").read_text().replace("\0", " ")):
+                found.append(int(path.name))
+    return found
+
+
+def _children(parent: int, word: str) -> list[int]:
+    found = []
+    for pid in _processes(lambda argv: word in argv):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                found.append(pid)
+    return found
