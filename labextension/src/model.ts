@@ -385,17 +385,18 @@ export class Timeline extends Tree {
   }
 
   private _finish(result: IRestored): void {
-    const key = [result.checkpoint.id, result.safety?.id, result.took_ms].join();
-    if (key === this._lastRestore) {
-      return;
-    }
-    this._lastRestore = key;
+    // the reply may overtake the events of its restore, the safety checkpoint among them, which was
+    // the head then: the last of them says again where the session is
     this.running = null;
     this.put(result.checkpoint);
     if (result.checkpoint.is_head) {
       this.setHead(result.checkpoint.id);
     }
-    this._restored.emit({ result, ours: this._ours > 0 });
+    const key = [result.checkpoint.id, result.safety?.id, result.took_ms].join();
+    if (key !== this._lastRestore) {
+      this._lastRestore = key;
+      this._restored.emit({ result, ours: this._ours > 0 });
+    }
     this._emit();
   }
 
