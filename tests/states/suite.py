@@ -23,7 +23,6 @@ import importlib.util
 import json
 import queue
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -101,19 +100,12 @@ def _no_criu() -> str:
     return ""
 
 
-def _no_dmtcp() -> str:
-    if importlib.util.find_spec("kernel_runtime.engines.dmtcp") is None:
-        return "there is no engine dmtcp"
-    return "" if shutil.which("dmtcp_launch") else "there is no program dmtcp_launch"
-
-
 WAYS: Final = {
     way.engine: way
     for way in (
         Way("fork", in_place=True),
         Way("image"),
         Way("criu", ("--Supervisor.images_by=criu",), missing=_no_criu),
-        Way("dmtcp", ("--Supervisor.process_engine=dmtcp",), missing=_no_dmtcp),
     )
 }
 

@@ -18,10 +18,7 @@ def test_no_two_programs_share_a_name() -> None:
         assert not shared, f"{one.name} and {other.name}: {shared}"
 
 
-@pytest.mark.parametrize(
-    "engine",
-    ["fork", "image", pytest.param("criu", marks=pytest.mark.root), "dmtcp"],
-)
+@pytest.mark.parametrize("engine", ["fork", "image", pytest.param("criu", marks=pytest.mark.root)])
 def test_what_becomes_of_each_state(
     engine: str,
     start_notebook: Callable[..., Any],
@@ -29,8 +26,6 @@ def test_what_becomes_of_each_state(
     ability: Callable[[str, bool], None],
 ) -> None:
     way = WAYS[engine]
-    if engine == "dmtcp" and way.missing():
-        pytest.skip(way.missing())
     ability(way.missing(), not way.missing())
     outcomes = Course(way, start_notebook, document).run()
     silent = {name: found.text for name, found in outcomes.items() if found.kind == SILENT}
