@@ -32,6 +32,7 @@ from typing import Any, Final
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.image_model import ImageDamaged, ImageNotStored, ImageUnusable
 from kernel_runtime.store.keys import Keys
+from kernel_runtime.store.paths import save, sync
 
 VERSION: Final = 1
 FOLDER: Final = "dmtcp"
@@ -106,11 +107,11 @@ class DmtcpImageStore:
                 "details": dict(details),
             }
             body = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
-            _save(scratch / "seal", self._seal(ref, scratch, names))
-            _save(scratch / "manifest", self._keys.sign(_PURPOSE, body).encode() + b"\n" + body)
-            _sync(scratch)
+            save(scratch / "seal", self._seal(ref, scratch, names))
+            save(scratch / "manifest", self._keys.sign(_PURPOSE, body).encode() + b"\n" + body)
+            sync(scratch)
             os.rename(scratch, self.path / ref)
-            _sync(self.path)
+            sync(self.path)
         except OSError as cause:
             raise ImageNotStored(cause.strerror or str(cause)) from cause
         return Stored(ref, sum(size for _, size, _ in found))
@@ -168,7 +169,7 @@ class DmtcpImageStore:
         if sealed is not None and [known[:-1] for known in sealed] == same:
             home = self.path / handed.ref
             with contextlib.suppress(OSError, StoreError):
-                _save(home / "seal.new", self._seal(handed.ref, home, names))
+                save(home / "seal.new", self._seal(handed.ref, home, names), again=True)
                 os.replace(home / "seal.new", home / "seal")
 
     def verify(self, ref: str) -> None:
@@ -272,22 +273,3 @@ def _digest(path: Path) -> str:
         while data := file.read(_CHUNK):
             found.update(data)
     return found.hexdigest()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-def _save(path: Path, data: bytes) -> None:
-    with open(path, "wb", opener=_private) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -32,7 +32,7 @@ from kernel_runtime.store.digests import Digest, digest_of
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.image_model import ImageDamaged, ImageNotStored, ImageUnusable, Written
 from kernel_runtime.store.keys import Keys
-from kernel_runtime.store.paths import sync
+from kernel_runtime.store.paths import save, sync
 
 try:
     import fcntl
@@ -121,8 +121,8 @@ class DumpStore:
         ref = digest_of(body)
         seal = json.dumps(_known(ref, files)).encode()
         own = files.parent
-        _save(own / "seal", self._keys.sign(_SEAL_PURPOSE, seal).encode() + b"\n" + seal)
-        _save(own / "manifest", signature.encode() + b"\n" + body)
+        save(own / "seal", self._keys.sign(_SEAL_PURPOSE, seal).encode() + b"\n" + seal)
+        save(own / "manifest", signature.encode() + b"\n" + body)
         sync(files)
         sync(own)
         os.rename(own, self.path / ref)
@@ -258,11 +258,3 @@ def _known(ref: str, files: Path) -> list[Any]:
         times = [found.st_mtime_ns, found.st_ctime_ns]
         known.append([path.name, found.st_mode, found.st_ino, found.st_size, *times])
     return known
-
-
-def _save(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(fd)

@@ -55,6 +55,7 @@ from kernel_runtime.store.image_model import (
 )
 from kernel_runtime.store.image_taking import BLOCK_ENTRY, Base, Taking
 from kernel_runtime.store.keys import Keys
+from kernel_runtime.store.paths import private_opener, save, sync
 
 try:
     import fcntl
@@ -140,7 +141,7 @@ class ImageStore:
         base: Base | None,
         details: dict[str, Any],
     ) -> Written:
-        with open(scratch / PAGE_FILE, "xb", opener=_private) as pages:
+        with open(scratch / PAGE_FILE, "xb", opener=private_opener) as pages:
             taken = Taking(pages, base)
             taken.all(stream)
             pages.flush()
@@ -167,13 +168,13 @@ class ImageStore:
         body = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
         signature = self._keys.sign(_PURPOSE, body)
         ref = digest_of(body)
-        _save(scratch / "plan", text)
-        _save(scratch / "blocks", blocks)
-        _save(scratch / "seal", self.seal(ref, stored))
-        _save(scratch / "manifest", signature.encode() + b"\n" + body)
-        _sync(scratch)
+        save(scratch / "plan", text)
+        save(scratch / "blocks", blocks)
+        save(scratch / "seal", self.seal(ref, stored))
+        save(scratch / "manifest", signature.encode() + b"\n" + body)
+        sync(scratch)
         os.rename(scratch, self.path / ref)
-        _sync(self.path)
+        sync(self.path)
         return Written(ref, taken.bytes, stored.st_size + len(text) + len(blocks))
 
     def seal(self, ref: str, found: os.stat_result) -> bytes:
@@ -349,22 +350,3 @@ class ImageStore:
             yield
         finally:
             os.close(fd)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-def _save(path: Path, data: bytes) -> None:
-    with open(path, "xb", opener=_private) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -100,3 +100,19 @@ def private_file(path: Path) -> None:
             os.close(descriptor)
     except OSError as error:
         raise refused(path, error) from error
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For open(): a file that it makes is its owner's only."""
+    return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o600)
+
+
+def save(path: Path, data: bytes, *, again: bool = False) -> None:
+    """Write a file of the owner's only, which is on the disk when this returns; not its name.
+
+    again: it may be there already. Raises OSError.
+    """
+    with open(path, "wb" if again else "xb", opener=private_opener) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -219,7 +219,7 @@ def test_sweep(images: Images, world: World) -> None:
     assert images.store.sweep(set(), before_ns=time.time_ns()) == 0  # all are new
     assert len(images.store.refs()) == 3 and not stale.exists()
     later = time.time_ns() + 120 * 10**9
-    with images.store._locked(exclusive=False):  # somebody writes
+    with images.store.locked(exclusive=False):  # somebody writes
         assert images.store.sweep(set(), before_ns=later) == 0
     assert images.store.sweep({made[2].ref}, before_ns=later) > 0
     assert images.store.refs() == [made[2].ref]
