@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any, cast
@@ -14,10 +15,17 @@ import zmq
 from jupyter_client.session import DELIM, Session
 from traitlets.log import get_logger
 
+from kernel_runtime.errors import TimeTravelError
+
 Message = dict[str, Any]
 Receiver = Callable[[list[bytes], Message, list[bytes]], None]
 
+_BIND_S = 3.0
 _PORTS = ("shell", "iopub", "stdin", "control", "hb")
+
+
+class AddressTaken(TimeTravelError):
+    """A port that the kernel was given is in use: it did not start."""
 
 
 class Heartbeat(threading.Thread):
@@ -198,8 +206,25 @@ class Channels:
 
 
 def _bind(socket: zmq.Socket[Any], endpoint: str) -> int:
-    """Bind; return the port that was taken, 0 for transports without ports."""
-    socket.bind(endpoint)
+    """Bind; return the port that was taken, 0 for transports without ports.
+
+    Whoever started the kernel chose the port and let go of it: until now somebody else may have
+    got it, for a connection of his that soon ends. Raises AddressTaken.
+    """
+    until = time.monotonic() + _BIND_S
+    while True:
+        try:
+            socket.bind(endpoint)
+            break
+        except zmq.ZMQError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            if time.monotonic() > until:
+                raise AddressTaken(
+                    f"Another program uses {endpoint}. The kernel did not start, and nothing was "
+                    "changed; start it again, with other ports."
+                ) from error
+            time.sleep(0.05)
     taken = socket.get(zmq.LAST_ENDPOINT)
     text = taken.decode() if isinstance(taken, bytes) else str(taken)
     return int(text.rpartition(":")[2].rstrip("\0")) if text.startswith("tcp") else 0

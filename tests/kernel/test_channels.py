@@ -1,0 +1,35 @@
+"""The channels' addresses."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from kernel_runtime.supervisor import channels
+
+
+@pytest.fixture
+def router() -> Iterator[Any]:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as made:
+        made.linger = 0
+        yield made
+
+
+def test_a_port_that_becomes_free_is_waited_for(router: Any) -> None:
+    other = socket.create_server(("127.0.0.1", 0))
+    port = other.getsockname()[1]
+    threading.Timer(0.3, other.close).start()
+    assert channels._bind(router, f"tcp://127.0.0.1:{port}") == port
+
+
+def test_a_port_that_stays_taken_is_named(router: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "_BIND_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(channels.AddressTaken, match=address):
+            channels._bind(router, address)
