@@ -169,6 +169,8 @@ class DockerProvisioner(LocalProvisioner):
         assert self._runtime is not None
         for old in self._runtime.glob("s-*"):
             old.unlink()
+        for left in self._runtime.glob("timetravel-*"):  # of a container that was killed
+            shutil.rmtree(left, ignore_errors=True)
         inner = self._runtime / "connection.json"
         manager: Any = self.parent
         shutil.copyfile(manager.connection_file, inner)

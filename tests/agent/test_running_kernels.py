@@ -32,8 +32,9 @@ def test_one_session_by_each_of_its_names(book: Path, on: Start, tt: Start, tmp_
     names = [book, link, mine["id"], mine["id"][:8], mine["connection_file"], mine["timeline"]]
     listings = [tt("list", name, "--json") for name in [*names, "newest"]]
     assert listings[0]["timeline"] == mine["timeline"] and listings[0]["running"] is True
-    assert all(found == listings[0] for found in listings)
-    assert tt("list", "--json") == listings[0]
+    listings.append(tt("list", "--json"))
+    for found in listings:  # captures become ready meanwhile
+        assert without(found, "captures") == without(listings[0], "captures")
     assert tt("status", theirs["id"], "--json")["timeline"] == theirs["timeline"]
 
 
@@ -89,7 +90,8 @@ def test_the_store_tells_the_same_when_the_kernel_has_ended(
         tt("diff", book, 1, 3, "--json"),
     ]
 
-    moving = ("captures", "running")  # processes end with their kernel
+    # processes end with their kernel; what of a state fits is a question to what is stored
+    moving = ("captures", "running", "restorable_here")
     assert without(live, *moving) == without(kept, *moving)
     again = tt("restore", book, 2, "--dry-run", "--json")
     assert set(restored) <= {*again, "environment_differs", "environment_paths"}

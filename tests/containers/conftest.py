@@ -110,9 +110,10 @@ def start(place: Path, image: str, docker: Any) -> Iterator[START]:
 
 
 def ours(docker: Any, place: Path) -> list[Any]:
-    """The containers whose runtime directory is below a directory."""
+    """The containers of notebooks below a directory. (Where its path is too long for a socket, the
+    runtime directory lies elsewhere.)"""
     found = docker.containers.list(all=True, filters={"label": f"{LABEL}={os.getuid()}"})
-    return [c for c in found if c.labels.get(f"{LABEL}.runtime", "").startswith(str(place))]
+    return [c for c in found if c.labels.get(f"{LABEL}.directory", "").startswith(str(place))]
 
 
 @pytest.fixture

@@ -53,17 +53,27 @@ def tag(docker: Any) -> Iterator[str]:
         docker.images.remove(name, force=True)
 
 
+def printed(docker: Any, tag: str, *command: str) -> str:
+    """What a container prints, asked for when it has ended: `run` may be too late for a quick one."""
+    container = docker.containers.create(tag, list(command), network_mode="none")
+    try:
+        container.start()
+        assert container.wait()["StatusCode"] == 0
+        return str(container.logs().decode())
+    finally:
+        container.remove(force=True)
+
+
 def seen(docker: Any, tag: str) -> str:
-    command = ["python", "-c", LOOK]
-    return str(docker.containers.run(tag, command, remove=True, network_mode="none").decode())
+    return printed(docker, tag, "python", "-c", LOOK)
 
 
 def test_an_image_of_a_checkpoint(docker: Any, session: Path, tag: str) -> None:
     assert main(["export", str(session), "2", "--image", tag, "--workspace"]) == 0
     assert seen(docker, tag) == "[False, True] 2 ['only'] 0o750\n"
     where = session.parent / "data"
-    assert docker.containers.run(tag, ["cat", f"{where}/deep/f"], remove=True) == b"hello"
-    assert docker.containers.run(tag, ["readlink", f"{where}/l"], remove=True) == b"f\n"
+    assert printed(docker, tag, "cat", f"{where}/deep/f") == "hello"
+    assert printed(docker, tag, "readlink", f"{where}/l") == "f\n"
 
 
 def test_an_archive_without_a_daemon(
