@@ -261,6 +261,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.root)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Say what failed at once, in the file that TT_FAILURES names: a long run tells at its end."""
+    if report.failed and (path := os.environ.get("TT_FAILURES")):
+        with open(path, "a") as file:
+            file.write(f"\n--- {report.nodeid} ({report.when})\n{report.longreprtext[-4000:]}\n")
+
+
 def needs(ability: str, present: bool) -> None:
     """Skip the test by the name of what is missing; fail where it must be there."""
     if present:

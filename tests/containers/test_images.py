@@ -54,7 +54,7 @@ def tag(docker: Any) -> Iterator[str]:
 
 
 def printed(docker: Any, tag: str, *command: str) -> str:
-    """What a container prints, asked for when it has ended: `run` may be too late for a quick one."""
+    """What a container prints, asked for when it has ended: `run` misses what a quick one says."""
     container = docker.containers.create(tag, list(command), network_mode="none")
     try:
         container.start()
