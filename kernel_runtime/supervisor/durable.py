@@ -211,12 +211,13 @@ class Durability:
         loop = asyncio.get_running_loop()
         store = self.engine.store
         added = store.put_bytes
-        frozen_at = self._session.timeline[id].created_at.timestamp()
+        checkpoint = self._session.timeline[id]
+        frozen_at = checkpoint.created_at.timestamp()
         async with self.copy(id) as link:
             manifest = await loop.run_in_executor(
                 self._worker, self.engine.take_in, link, frozen_at
             )
-        manifest = await self.scratch.tried(self.engine, self._worker, manifest)
+        manifest = await self.scratch.tried(self.engine, self._worker, manifest, checkpoint)
         ref = await loop.run_in_executor(self._worker, self.engine.publish, manifest)
         return Capture(
             KIND,

@@ -3,6 +3,9 @@
 What pickles may still not load (an enum of the session, a class whose constructor wants more): that
 is found out now, not on the day when it is needed. It is confined like a copy: no network, nothing
 written. A unit that was loaded before, with all that it needs, is not tried again.
+
+It runs among the files of the moment. Where a later cell has changed those of the environment (a
+bad `pip install`), a failure says nothing of the checkpoint, and nothing is taken out for it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from kernel_runtime.errors import CheckpointRefused, SandboxError
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
+    from kernel_runtime.timeline.model import Checkpoint
 
 _PROGRAM: Final = Path(__file__).resolve().parents[1] / "executor" / "scratch.py"
 _LINK_FD: Final = 3
@@ -39,7 +43,11 @@ class Scratch:
         self._good: set[str] = set()
 
     async def tried(
-        self, engine: DillEngine, worker: ThreadPoolExecutor, manifest: Mapping[str, Any]
+        self,
+        engine: DillEngine,
+        worker: ThreadPoolExecutor,
+        manifest: Mapping[str, Any],
+        checkpoint: Checkpoint,
     ) -> dict[str, Any]:
         """The manifest, with what cannot be loaded moved to what is lost.
 
@@ -63,6 +71,17 @@ class Scratch:
                 except ChannelError as error:
                     why = f"loading it ends the process ({error})"
                     lost += [(name, why) for name in unit["names"]]
+        files = checkpoint.capture("filesystem", engine="overlay")
+        if files is not None and files.state != "ready":
+            files = None
+        if lost and files is not None and not self._session.environment.is_at(files):
+            self._session.log.info(
+                "Kept though they could not be loaded in an environment that has changed since #%s "
+                "(`%%timetravel verify` tries them again): %s",
+                checkpoint.number,
+                "; ".join(f"{name}: {why}" for name, why in lost),
+            )
+            return dict(manifest)
         gone = {name for name, _ in lost}
         self._good.update(keys[unit["id"]] for unit in new if not gone.intersection(unit["names"]))
         return without(manifest, lost) if lost else dict(manifest)
