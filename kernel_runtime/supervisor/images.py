@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -16,6 +17,7 @@ from kernel_runtime.store.dumps import DumpStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.images import ImageStore
 from kernel_runtime.timeline.model import Capture, Checkpoint
+from kernel_runtime.timeline.text import size_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 ENGINES: Final = ("image", "criu")
 """Names in captures, in the order in which a restore takes them."""
+
+_ROOM_LEFT: Final = 256 << 20
+"""Bytes that the store's disk must have free."""
 
 _WRITTEN_BY: Final = {"image": ("image",), "criu": ("criu",), "both": ENGINES}
 
@@ -100,6 +105,19 @@ class Images:
             )
         return ("image",)
 
+    def _no_room(self) -> str:
+        """Why no image is begun, in words: what is left of the disk is for cells, which write to it
+        as well, and for the variables."""
+        directory = self._session.persistence.directory
+        assert directory is not None
+        try:
+            free = shutil.disk_usage(directory).free
+        except OSError:
+            return ""  # writing says what is wrong
+        if free >= _ROOM_LEFT:
+            return ""
+        return f"no space for images of processes: {size_text(free)} are left on the store's disk"
+
     async def _write(self, id: str, name: str) -> bool:
         """Make one capture; say whether it is on the disk."""
         session = self._session
@@ -109,6 +127,9 @@ class Images:
         started = time.perf_counter()
         session.put_capture(id, Capture("process", name, "pending"))
         engine, base = self._engine(name), self._base if name == "image" else None
+        if no_room := self._no_room():
+            session.put_capture(id, Capture("process", name, "failed", error=no_room))
+            return False
         try:
             details = {MONOTONIC: clock_inside_ns(session.sandbox), "machine": dict(machine.here())}
             written = await engine.write(frozen, session.sandbox, base=base, details=details)
