@@ -180,7 +180,7 @@ def _result(
         "environment_complete": True,
         **differences,
         "kept_aside": done.kept_aside,
-        "threads": {},
+        "threads": {"brought_back": 0, "ids_kept": True},
         "effects": effects,
         "compensations": [],
         "warnings": done.warnings,
