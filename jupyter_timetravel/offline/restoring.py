@@ -233,3 +233,5 @@ def _move_head(session: Session, target: Checkpoint) -> None:
     session.store.save(session.timeline.state)
     if target.has_durable_session:
         resume.note(session.store.directory, session.info.id, target.id)
+    else:  # what an earlier restore has said is not meant any more
+        resume.take(session.store.directory, session.info.id)
