@@ -116,11 +116,11 @@ def test_a_merge_that_is_cut_off(ability):
                 world.ops(world.E, *[["write", f"/{number}-{n}", "x"] for n in range(300)])
                 helds.append(world.capture())
             engine = world.engine
-            run = list(engine.state.stacks["/var"])
+            run = list(engine.state.stacks[world.root])
             world.end_all()
 
             async def cut_off() -> None:
-                merging = asyncio.ensure_future(engine.merge("/var", run))
+                merging = asyncio.ensure_future(engine.merge(world.root, run))
                 await asyncio.sleep(0.01)
                 os.kill(world.sandbox._pid, signal.SIGKILL)
                 with pytest.raises(SandboxError):
@@ -149,7 +149,7 @@ def test_the_power_fails_after_a_merge(synced):
                 helds.append(world.capture())
             engine = world.engine
             world.do(engine.sync())
-            new = world.do(engine.merge("/var", engine.state.stacks["/var"][:3]))
+            new = world.do(engine.merge(world.root, engine.state.stacks[world.root][:3]))
             if synced:
                 world.do(engine.sync())
             state = json.loads((world.directory / "state.json").read_text())
@@ -159,8 +159,8 @@ def test_the_power_fails_after_a_merge(synced):
             world.do(world.sandbox.close())
             (world.directory / "state.json").write_text(lost)
             world.start()
-            assert (new in world.engine.state.stacks["/var"]) is synced
-            assert "/var" not in world.told
+            assert (new in world.engine.state.stacks[world.root]) is synced
+            assert world.root not in world.told
             assert world.seen() == helds[-1].seen
             for held in helds:
                 world.restore(held)
@@ -179,7 +179,7 @@ def test_layers_that_are_merged_stay_while_they_are_mounted():
                 world.ops(world.E, ["write", f"/{number}", "x"])
                 helds.append(world.capture())
             engine = world.engine
-            world.do(engine.merge("/var", list(engine.state.stacks["/var"])))
+            world.do(engine.merge(world.root, list(engine.state.stacks[world.root])))
             for held in helds:
                 held.captured.stacks = engine.rewritten(held.captured.stacks)
             last = helds[-1]
