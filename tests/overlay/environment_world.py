@@ -111,7 +111,7 @@ class Environment:
 
     @property
     def root(self) -> str:
-        """The root that E lies in: all of /var, or a part of it where something is mounted there."""
+        """The root that E lies in: /var, or a part of it where something is mounted there."""
         return str(self.engine.plan.root_of(str(self.E)).path)
 
     def do(self, work: Awaitable[T]) -> T:
