@@ -227,3 +227,12 @@ def limit_capabilities(keep: frozenset[int]) -> None:
         data[word].permitted &= mask
         data[word].inheritable &= mask
     _call("capset", ctypes.byref(header), data)
+
+
+def boot_id() -> str:
+    """What tells one run of the machine from another; nothing where that is not told."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

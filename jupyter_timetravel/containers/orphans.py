@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_timetravel.containers.daemon import Daemon, Found
+from kernel_runtime.linux import boot_id
 
 SEEN: Final = "seen"
 """A file in the runtime directory whose time says when a server last looked after the container."""
@@ -102,12 +103,4 @@ def _identity(pid: int) -> str:
     """Raises OSError if there is no such process."""
     # its name may hold anything; what follows the last bracket are numbers (proc(5))
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    return f"{pid}:{fields[19]}:{_boot()}"
-
-
-@lru_cache(maxsize=1)
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
-    except OSError:
-        return "unknown"
+    return f"{pid}:{fields[19]}:{boot_id()}"

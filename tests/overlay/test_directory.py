@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_runtime.engines.overlay import directory as module
-from kernel_runtime.engines.overlay.directory import EnvironmentDirectory, State, boot_id
+from kernel_runtime.engines.overlay.directory import EnvironmentDirectory, State
 from kernel_runtime.errors import EnvironmentRefused
+from kernel_runtime.linux import boot_id
 
 IDS = st.text("0123456789abcdef", min_size=10, max_size=10)
 STATES = st.builds(

@@ -209,10 +209,3 @@ def _is_sound(state: State) -> bool:
 def _is_name(value: object) -> bool:
     """Whether it is a name of a layer: no path, and nothing that mount(2) would take apart."""
     return isinstance(value, str) and value.isalnum() and value.isascii()
-
-
-def boot_id() -> str:
-    """What tells one run of the machine from another."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernel_runtime.engines.overlay import faults, rootdir
-from kernel_runtime.engines.overlay.directory import FULL, EnvironmentDirectory, State, boot_id
+from kernel_runtime.engines.overlay.directory import FULL, EnvironmentDirectory, State
 from kernel_runtime.engines.overlay.markers import TRUSTED, USER
 from kernel_runtime.engines.overlay.plan import Plan
 from kernel_runtime.engines.overlay.runs import replace_run, runs_together
 from kernel_runtime.engines.overlay.stack import Stack
 from kernel_runtime.errors import EnvironmentRefused, SandboxError
+from kernel_runtime.linux import boot_id
 from kernel_runtime.store.reflinks import sync_filesystem
 
 Stacks = dict[str, list[str]]
