@@ -32,12 +32,8 @@ from kernel_runtime.store.digests import Digest, digest_of
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.image_model import ImageDamaged, ImageNotStored, ImageUnusable, Written
 from kernel_runtime.store.keys import Keys
+from kernel_runtime.store.leases import locked
 from kernel_runtime.store.paths import save, sync
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where the engines do not run either
-    fcntl = None  # type: ignore[assignment]
 
 VERSION: Final = 1
 FOLDER: Final = "criu"
@@ -80,7 +76,7 @@ class DumpStore:
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._locked(exclusive=False):
+            with locked(self.path, exclusive=False):
                 own = self.path / f"tmp-{secrets.token_hex(8)}"
                 own.mkdir(mode=0o700)
                 try:
@@ -191,7 +187,7 @@ class DumpStore:
         if not self.path.is_dir():
             return
         try:
-            with self._locked(exclusive=True):
+            with locked(self.path, exclusive=True):
                 self._sweep(keep, before_ns - _GRACE_NS)
         except BlockingIOError:
             return
@@ -211,15 +207,6 @@ class DumpStore:
                     continue
                 manifest.unlink()  # first: half a directory is no image
             shutil.rmtree(directory)
-
-    @contextlib.contextmanager
-    def _locked(self, *, exclusive: bool) -> Iterator[None]:
-        fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)
-            yield
-        finally:
-            os.close(fd)
 
 
 def _digests(fd: int) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from kernel_runtime.store.image_model import PAGE_FILE, ImageNotStored
 from kernel_runtime.store.images import ImageStore
+from kernel_runtime.store.leases import locked
 from kernel_runtime.store.paths import sync
 
 OWN: Final = ("manifest", "plan", "blocks", PAGE_FILE)
@@ -36,7 +37,7 @@ def place(store: ImageStore, ref: str, fetched: Path) -> None:
     """
     try:
         store.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with store.locked(exclusive=False):
+        with locked(store.path, exclusive=False):
             target = store.path / ref
             if (target / "manifest").exists() or (
                 not (fetched / "manifest").exists() and (target / PAGE_FILE).exists()

@@ -36,7 +36,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -55,12 +55,8 @@ from kernel_runtime.store.image_model import (
 )
 from kernel_runtime.store.image_taking import BLOCK_ENTRY, Base, Taking
 from kernel_runtime.store.keys import Keys
+from kernel_runtime.store.leases import locked
 from kernel_runtime.store.paths import private_opener, save, sync
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where the engines do not run either
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = [
     "PAGE_FILE",
@@ -107,7 +103,7 @@ class ImageStore:
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self.locked(exclusive=False), contextlib.ExitStack() as stack:
+            with locked(self.path, exclusive=False), contextlib.ExitStack() as stack:
                 older = self._base(base, stack) if base else None
                 scratch = self.path / f"tmp-{secrets.token_hex(8)}"
                 scratch.mkdir(mode=0o700)
@@ -311,7 +307,7 @@ class ImageStore:
             return 0
         before = self.stored_bytes()
         try:
-            with self.locked(exclusive=True):
+            with locked(self.path, exclusive=True):
                 self._sweep(keep, before_ns if idle else before_ns - _GRACE_NS)
         except BlockingIOError:
             return 0
@@ -340,13 +336,3 @@ class ImageStore:
                 (directory / name).unlink(missing_ok=True)
             if directory.name not in page_files:
                 shutil.rmtree(directory)
-
-    @contextlib.contextmanager
-    def locked(self, *, exclusive: bool) -> Iterator[None]:
-        """Shared while an image comes into being, exclusive to delete some. Raises OSError."""
-        fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)
-            yield
-        finally:
-            os.close(fd)

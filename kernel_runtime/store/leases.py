@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +53,20 @@ class Lease:
                 self._path.unlink()
         finally:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def locked(directory: Path, *, exclusive: bool) -> Iterator[None]:
+    """Shared while something comes into being in a directory, exclusive to delete some of it.
+
+    Exclusive does not wait: raises BlockingIOError while somebody has it. Raises OSError.
+    """
+    fd = os.open(directory / "lock", os.O_CREAT | os.O_RDWR | _O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(fd)
 
 
 def read_lease(file: Path) -> list[Digest]:

@@ -25,6 +25,7 @@ from kernel_runtime.store.image_model import (
 )
 from kernel_runtime.store.images import PAGE_FILE, ImageStore
 from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic, NotTrusted
+from kernel_runtime.store.leases import locked
 
 SETUP = """
 import os, threading, time
@@ -219,7 +220,7 @@ def test_sweep(images: Images, world: World) -> None:
     assert images.store.sweep(set(), before_ns=time.time_ns()) == 0  # all are new
     assert len(images.store.refs()) == 3 and not stale.exists()
     later = time.time_ns() + 120 * 10**9
-    with images.store.locked(exclusive=False):  # somebody writes
+    with locked(images.store.path, exclusive=False):  # somebody writes
         assert images.store.sweep(set(), before_ns=later) == 0
     assert images.store.sweep({made[2].ref}, before_ns=later) > 0
     assert images.store.refs() == [made[2].ref]
