@@ -7,8 +7,8 @@ itself, which has closed every descriptor from outside, dumped and restored by C
 ended. Ours: a frozen process of the same program, from the request until the image is durable and
 signed; and with everything killed, in a new sandbox, until it is a frozen process again, and until
 a woken one has answered. Medians of several rounds that take turns, in milliseconds. `fsync`: how
-long it takes to write out the bare dump, which CRIU does not do and we do. Ours is written at the
-lowest priority: on a busy machine it waits for the others.
+long it takes to write out the bare dump, which CRIU does not do and we do. Ours is written at a
+low priority: on a busy machine it waits for the others.
 """
 
 from __future__ import annotations

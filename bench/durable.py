@@ -3,7 +3,7 @@
     python bench/durable.py [NAME …] [--quick] [--json] [--list] [--set NAME=VALUE …]
 
 Sides take turns in one run. Where a figure is the processor time of everything that the kernel
-started (copy, scratch process, store) it says so: those run at the lowest priority, so on a loaded
+started (copy, scratch process, store) it says so: those run at low priority, so on a loaded
 machine the time on the clock is mostly waiting. What the disk got is the growth of the store's
 folder, in blocks. Nothing here fails because something is slow.
 """

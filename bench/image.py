@@ -6,7 +6,7 @@ For each size, a session with an array of random bytes and polars loaded: writin
 copying and hashing as many bytes (BLAKE2b, one thread); the second image, after 10 MB were changed;
 and, with everything killed, the time from a new sandbox to the first answer of the process, next to
 the start of a stock ipykernel until it has answered. Medians where there are several; all in one
-run. The writer has the lowest priority: on a busy machine it waits for the others, so processor
+run. The writer has a low priority: on a busy machine it waits for the others, so processor
 time is shown too: of the thread that takes the image in, and of copying and hashing in one. What
 the writing process itself takes comes on top, a third of a second for each GB. Needs cc.
 """

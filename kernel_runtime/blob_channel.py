@@ -35,6 +35,10 @@ class ChannelError(Exception):
     """The other side is gone, silent for too long, or says what it must not."""
 
 
+class ChannelSilent(ChannelError):
+    """Nothing came within the socket's timeout."""
+
+
 class Frame(IntEnum):
     """Kinds of frames."""
 
@@ -81,7 +85,7 @@ def _receive_into(link: socket.socket, view: memoryview) -> None:
         try:
             count = link.recv_into(view)
         except TimeoutError:
-            raise ChannelError("it says nothing any more") from None
+            raise ChannelSilent("it says nothing any more") from None
         except OSError as error:
             raise ChannelError(str(error)) from error
         if not count:

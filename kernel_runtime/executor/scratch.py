@@ -19,7 +19,7 @@ def main() -> None:
     main_module = types.ModuleType("__main__")
     sys.modules["__main__"] = main_module
     channel = socket.socket(fileno=int(sys.argv[1]))
-    os.nice(19)
+    os.nice(10)  # as native/copies.h has it
     confine.confine()
     copies.load_alone(channel, main_module.__dict__, boot.hash_seed)
 

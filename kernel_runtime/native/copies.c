@@ -9,9 +9,8 @@
 
 #include "memory.h"
 
-#define LOWEST_PRIORITY 19
 #define IOPRIO_WHO_PROCESS 1
-#define IOPRIO_IDLE (3 << 13) /* IOPRIO_CLASS_IDLE; ioprio_set(2) */
+#define IOPRIO_LAST (2 << 13 | 7) /* the last of IOPRIO_CLASS_BE; ioprio_set(2) */
 #define DETAIL_SIZE 4200      /* a path, flags and offset */
 
 /* --- at the freeze -------------------------------------------------------------------------- */
@@ -39,7 +38,7 @@ static void trim_threads(struct tt_stopped *stopped) {
   while (*place) {
     struct tt_slot *s = *place;
     s->thread.pending = 0;
-    s->sched = 0; /* all run at the lowest priority */
+    s->sched = 0; /* all run at the same low priority */
     if (s->python) {
       *place = s->next;
       stopped->count--;
@@ -202,15 +201,17 @@ static void ignore_signals(void) {
   }
 }
 
-/* As little as can be of what the session needs. Where processes are grouped by session
- * (sched_autogroup), priorities count within a group only, and this process is a session. */
+/* The session and everything else first, a tenth of a busy processor still: at nice 19 (a hundredth),
+ * or idle for the disk, nothing would become durable while others keep the machine busy. Where
+ * processes are grouped by session (sched_autogroup), priorities count within a group only, and
+ * this process is a session. */
 void tt_step_back(void) {
   int none = 0; /* struct sched_param */
   SC(SYS_sched_setscheduler, 0, SCHED_OTHER, &none);
-  SC(SYS_setpriority, PRIO_PROCESS, 0, LOWEST_PRIORITY);
-  SC(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
+  SC(SYS_setpriority, PRIO_PROCESS, 0, TT_BACKGROUND_NICE);
+  SC(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_LAST);
   int fd = tt_open("/proc/self/autogroup", O_WRONLY);
-  if (fd >= 0) SC(SYS_write, fd, "19", 2);
+  if (fd >= 0) SC(SYS_write, fd, TT_BACKGROUND_NICE_TEXT, sizeof TT_BACKGROUND_NICE_TEXT - 1);
   tt_close(fd);
 }
 

@@ -7,6 +7,9 @@
 
 #include "state.h"
 
+#define TT_BACKGROUND_NICE 10
+#define TT_BACKGROUND_NICE_TEXT "10"
+
 /* At the freeze: which of the stopped threads run Python. 0, or -EINVAL when the list that was
  * given is not one. */
 int tt_copies_describe(struct tt_state *state);
@@ -18,7 +21,7 @@ int tt_copies_trim(struct tt_state *state);
 int tt_copies_streams(const int passed[3]);
 int tt_copies_confine(const struct tt_state *state);
 
-/* Run at the lowest priority there is, for good. */
+/* Run at a low priority, for good. */
 void tt_step_back(void);
 
 #endif

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 
+#include "copies.h"
 #include "memory.h"
 
 #define UNIT ((uintptr_t)2 << 20)
@@ -92,7 +93,7 @@ static void touch(struct unsharing *u, uintptr_t start, uintptr_t end) {
 
 static void unshare_units(void *arg) {
   struct unsharing *u = arg;
-  SC(SYS_setpriority, PRIO_PROCESS, 0, 19);
+  SC(SYS_setpriority, PRIO_PROCESS, 0, TT_BACKGROUND_NICE);
   for (struct tt_hot *h = u->state->hot; h && u->done < u->budget; h = h->next)
     for (uintptr_t at = h->start; at < h->end && u->done < u->budget;) {
       uintptr_t next = h->end - at > STEP_UNITS * UNIT ? at + STEP_UNITS * UNIT : h->end;

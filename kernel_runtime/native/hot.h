@@ -8,7 +8,7 @@
 /* Sample mappings of at least hot_min bytes: which 2 MiB units were written since the last fork. */
 int tt_hot_sample(struct tt_state *state);
 
-/* Write to the pages of these units, up to budget bytes, in a thread at the lowest priority, until
+/* Write to the pages of these units, up to budget bytes, in a thread at a low priority, until
  * somebody connects to listen_fd. Returns the bytes that were made our own. */
 uint64_t tt_hot_unshare(struct tt_state *state, uint64_t budget, int listen_fd);
 

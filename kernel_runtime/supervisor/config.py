@@ -155,7 +155,7 @@ class Supervisor(Configurable):
         30.0,
         min=0.1,
         max=600.0,
-        help="Seconds that a copy of a process, at the lowest priority, may take for variables.",
+        help="Seconds that a copy of a process, at low priority, may take for variables.",
     ).tag(config=True, live=True)
     documents_most = Integer(
         256 << 20,

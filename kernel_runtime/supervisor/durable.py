@@ -50,7 +50,7 @@ class Durability:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="durable", initializer=be_nice)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="durable")
         self._asked: list[str] = []
         self._newest: str | None = None
         self._last = 0.0
@@ -322,12 +322,6 @@ class Durability:
         if task is not None and not task.done():
             task.cancel()
         self._worker.shutdown(wait=False, cancel_futures=True)
-
-
-def be_nice() -> None:
-    """Of a thread of ours: on Linux each has a nice value of its own (setpriority(2))."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, 19)
 
 
 def lost_lines(loaded: Loaded) -> list[str]:

@@ -2,7 +2,7 @@
 
 The kernel does not know the document, the front end does. It sends a notebook after its checkpoint
 was made, when it has time: cells that were sent before by their names, others whole. Nothing here
-is on the way of a cell; writing is done by a thread of low priority.
+is on the way of a cell; writing is done by a thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_runtime.errors import BadRequest, DocumentRefused
 from kernel_runtime.store.documents import DocumentStore
 from kernel_runtime.store.errors import StoreError
-from kernel_runtime.supervisor.durable import be_nice
 from kernel_runtime.timeline.model import Capture, Checkpoint
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class KeptDocuments:
         self._session = session
         self._store: DocumentStore | None = None
         self._counted = 0
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="documents", initializer=be_nice)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="documents")
 
     # Keeping
 

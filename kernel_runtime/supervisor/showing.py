@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_runtime import blob_channel
-from kernel_runtime.blob_channel import ChannelError
+from kernel_runtime.blob_channel import ChannelError, ChannelSilent
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.engines.workspace.names import from_printable
 from kernel_runtime.errors import BadRequest, CheckpointRefused, NotShown
@@ -183,7 +183,7 @@ class Showing:
             async with session.durability.copy(checkpoint.id) as link:
                 talking = asyncio.to_thread(_converse, link, list(names), shown, most_s)
                 await asyncio.wait_for(talking, most_s)
-        except asyncio.TimeoutError:
+        except (asyncio.TimeoutError, ChannelSilent):  # whichever of the two clocks is first
             why = f"it was not ready within {most_s:g} seconds"
         except (ChannelError, CheckpointRefused, OSError) as error:
             why = str(error)

@@ -15,7 +15,7 @@ def namespace(record: dict[str, Any]) -> dict[str, Any]:
 
 def durable(notebook: Any, number: int) -> dict[str, Any]:
     """The namespace capture of a checkpoint, once it is written."""
-    end = time.monotonic() + 110  # written at the lowest priority
+    end = time.monotonic() + 110  # written at low priority
     while True:
         record = notebook.command("get", checkpoint=number)["checkpoint"]
         if namespace(record)["state"] in ("ready", "failed"):

@@ -231,7 +231,7 @@ def test_steps_back(any_world: World) -> None:
     live = any_world.start(NATIVE + COUNTING)
     copy = live.freeze().wake(tt.WAKE_COPY)
     nice = "{os.getpriority(os.PRIO_PROCESS, t) for t in tids()}"
-    assert copy.value(f"list({nice})") == [19]
+    assert copy.value(f"list({nice})") == [10]
     ioprio_get = {"x86_64": 252, "aarch64": 31}[os.uname().machine]
     classes = f"[ctypes.CDLL(None).syscall({ioprio_get}, 1, t) >> 13 for t in tids()]"
     assert copy.value(classes) == [3] * 4  # idle
