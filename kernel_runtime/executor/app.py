@@ -70,7 +70,9 @@ class ExecutorApp(IPKernelApp):
         if sys.platform.startswith("linux"):
             linux.clear_ambient()  # programs that the user starts get no capability of ours
         self.link = Link(self.link_fd, (self.out_fd, self.err_fd))
-        self.log.handlers[:] = [LinkHandler(self.link)]
+        handler = LinkHandler(self.link)
+        handler.setLevel(self.log_level)  # traitlets filters here, not in the logger
+        self.log.handlers[:] = [handler]
         self.log.propagate = False
         # unsigned: the supervisor signs what it sends to clients with a key that is not known here
         self.session.key = b""

@@ -60,6 +60,8 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
         cut = given.index("--") if "--" in given else len(given)
         self.executor_arguments = given[cut + 1 :]
         super().initialize(given[:cut])
+        if self.log_level <= logging.DEBUG:
+            self.executor_arguments.insert(0, "--debug")
         if self.connection_file and os.path.exists(self.connection_file):
             self.load_connection_file()
         else:
