@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import Any, cast
 
 from ipykernel.kernelapp import IPKernelApp
 from tornado import ioloop
@@ -71,7 +71,8 @@ class ExecutorApp(IPKernelApp):
             linux.clear_ambient()  # programs that the user starts get no capability of ours
         self.link = Link(self.link_fd, (self.out_fd, self.err_fd))
         handler = LinkHandler(self.link)
-        handler.setLevel(self.log_level)  # traitlets filters here, not in the logger
+        # traitlets filters here, not in the logger
+        handler.setLevel(cast("int | str", self.log_level))
         self.log.handlers[:] = [handler]
         self.log.propagate = False
         # unsigned: the supervisor signs what it sends to clients with a key that is not known here

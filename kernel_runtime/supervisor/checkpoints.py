@@ -147,7 +147,7 @@ class Checkpointer:
             session.frozen[id] = frozen
             if not move:
                 session.memory.last_cow_tax_ms = frozen.details.get("cow_tax_ms")
-        session.publish(id)
+        session.captures.publish(id)
         session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
         session.durability.after_checkpoint(checkpoint)
         if not move:
@@ -197,7 +197,7 @@ class Checkpointer:
         try:
             return await session.environment.capture(
                 executor.pid if executor is not None and executor.alive else 0,
-                session.frozen_pids(),
+                session.captures.frozen_pids(),
                 hold.fileno() if hold is not None else None,
                 must=reason == "safety",
             )

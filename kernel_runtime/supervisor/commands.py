@@ -350,7 +350,7 @@ class Commands:
                 "manual", request=request, comment=comment, label=label, pinned=pin
             )
         # who is told its number may rely on it, whatever happens to the machine then
-        await session.published(taken.checkpoint.id)
+        await session.captures.published(taken.checkpoint.id)
         return {
             "checkpoint": session.timeline.record(taken.checkpoint),
             "pause_ms": taken.pause_ms,
@@ -539,7 +539,7 @@ class Commands:
 
     def _changed(self, id: str) -> dict[str, Any]:
         session = self._session
-        session.save_changed(id)
+        session.captures.save_changed(id)
         session.durability.after_checkpoint(session.timeline[id])
         return {"checkpoint": session.timeline.record(session.timeline[id])}
 

@@ -56,7 +56,7 @@ class Control:
 
     async def kernel_info(self, content: dict[str, Any]) -> dict[str, Any]:
         """Known since the first executor came up; never waits for the present one."""
-        return self._session.kernel_info()
+        return self._session.kernel_info_reply()
 
     async def interrupt(self, content: dict[str, Any]) -> dict[str, Any]:
         """Interrupt the running cell."""

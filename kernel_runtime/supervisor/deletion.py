@@ -72,7 +72,7 @@ class Deletion:
 
     def _tidy(self) -> None:
         session = self._session
-        session.background(session.tidy_environment())
+        session.background(session.captures.tidy_environment())
         session.background(session.durability.sweep())
         session.background(session.images.sweep())
         session.background(session.under_dmtcp.sweep())

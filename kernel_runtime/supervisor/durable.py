@@ -175,7 +175,7 @@ class Durability:
     async def _write(self, id: str) -> None:
         """Make one capture. Never raises: what failed is noted on the checkpoint."""
         self._last = time.monotonic()
-        self._session.put_capture(id, Capture(KIND, NAME, "pending"))
+        self._session.captures.put(id, Capture(KIND, NAME, "pending"))
         capture = Capture(KIND, NAME, "failed", error="the kernel ended before it was ready")
         try:
             capture = await self._captured(id)
@@ -184,7 +184,7 @@ class Durability:
             self._session.log.warning("The namespace could not be written: %s", error)
         finally:
             if capture.state != "ready":
-                self._session.put_capture(id, capture)
+                self._session.captures.put(id, capture)
             future = self._waiting.pop(id, None)
             if future is not None and not future.done():
                 future.set_result(capture)
@@ -197,8 +197,8 @@ class Durability:
                 # until its name is in the database, no sweep may take what it is made of
                 with self.engine.store.writing():
                     capture = await self._capture(id)
-                    self._session.put_capture(id, capture)
-                    await session.published(id)
+                    self._session.captures.put(id, capture)
+                    await session.captures.published(id)
                 return capture
             except (ChannelError, CheckpointRefused) as error:
                 if id not in session.frozen or self._stopping or not left:

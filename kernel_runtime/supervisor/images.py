@@ -125,19 +125,19 @@ class Images:
         if frozen is None or id not in session.timeline:
             return False
         started = time.perf_counter()
-        session.put_capture(id, Capture("process", name, "pending"))
+        session.captures.put(id, Capture("process", name, "pending"))
         engine, base = self._engine(name), self._base if name == "image" else None
         if no_room := self._no_room():
-            session.put_capture(id, Capture("process", name, "failed", error=no_room))
+            session.captures.put(id, Capture("process", name, "failed", error=no_room))
             return False
         try:
             details = {MONOTONIC: clock_inside_ns(session.sandbox), "machine": dict(machine.here())}
             written = await engine.write(frozen, session.sandbox, base=base, details=details)
         except asyncio.CancelledError:
-            session.put_capture(id, Capture("process", name, "failed", error="the kernel ended"))
+            session.captures.put(id, Capture("process", name, "failed", error="the kernel ended"))
             raise
         except (CheckpointRefused, StoreError, OSError) as error:
-            session.put_capture(id, Capture("process", name, "failed", error=str(error)))
+            session.captures.put(id, Capture("process", name, "failed", error=str(error)))
             return False
         if name == "image":
             self._base = written.ref
@@ -154,8 +154,8 @@ class Images:
                 MONOTONIC: details[MONOTONIC],
             },
         )
-        session.put_capture(id, capture)
-        await session.published(id)
+        session.captures.put(id, capture)
+        await session.captures.published(id)
         return True
 
     async def _thin(self) -> None:
@@ -166,7 +166,7 @@ class Images:
             for capture in images_of(checkpoint):
                 why = "newer images took its place"
                 gone = replace(capture, state="evicted", ref=None, error=why)
-                session.put_capture(checkpoint.id, gone)
+                session.captures.put(checkpoint.id, gone)
         await self.sweep()
 
     async def sweep(self) -> None:

@@ -71,7 +71,7 @@ class KeptDocuments:
                 for one in filter(None, sent):
                     kept += await self._keep(store, one, digests, missing)
                 for id in kept:
-                    await self._session.published(id)
+                    await self._session.captures.published(id)
         except (StoreError, OSError) as error:
             raise DocumentRefused(
                 f"The notebook as it is now could not be kept: {error} The session runs on."
@@ -122,7 +122,7 @@ class KeptDocuments:
             ref=ref,
             details={"cells": len(sent.cells)},
         )
-        self._session.put_capture(sent.checkpoint.id, capture)
+        self._session.captures.put(sent.checkpoint.id, capture)
         return [sent.checkpoint.id]
 
     def _make_room(self) -> None:
@@ -144,7 +144,7 @@ class KeptDocuments:
                 break
             size -= capture.bytes
             gone = replace(capture, state="evicted", ref=None, bytes=0, error="to make room")
-            session.put_capture(checkpoint.id, gone)
+            session.captures.put(checkpoint.id, gone)
         session.background(self.sweep())
 
     # Reading

@@ -91,7 +91,7 @@ class MemoryKeeper:
             await self.evict()
             # a stack of layers has an end: where cells never pause it is merged all the same
             if self._session.environment.is_deep(1 if idle else 2):
-                await self._session.tidy_environment()
+                await self._session.captures.tidy_environment()
             await self._session.deletion.by_rules()
             if idle and self._session.router.idle and not self._again:
                 await self._prepare()
@@ -156,7 +156,7 @@ class MemoryKeeper:
             last_safety=timeline.last_safety.id if timeline.last_safety else None,
         )
         for id in plan.evict:
-            await session.evict(id, f"memory budget of {self.budget >> 20} MiB")
+            await session.captures.evict(id, f"memory budget of {self.budget >> 20} MiB")
 
     async def _prepare(self) -> None:
         """Spend idle time so that the next cell or the next restore is fast."""

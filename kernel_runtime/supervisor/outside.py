@@ -232,7 +232,7 @@ class Outside:
                     await session.restores.stop_processes()
                     await session.environment.restore(clean)
                     faults.point("environment reset")
-                    await session.start_executor()
+                    await session.launcher.start()
                 else:
                     faults.point("environment reset")
                     await session.restores.environment_live(clean)
@@ -289,7 +289,7 @@ class Outside:
                 raise RestoreFailed("the process had not been held")
             session.take_up(await session.restores.wake(safety.frozen))
         except (TimeTravelError, OSError) as error:
-            await session.start_or_rescue()
+            await session.launcher.start_or_rescue()
             return f" But the process could not be woken ({error}): this is a fresh one."
         return ""
 

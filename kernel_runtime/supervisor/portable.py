@@ -157,7 +157,7 @@ class Portable:
                 details = {**capture.details, "verified_at": session.now().isoformat()}
                 if problems:
                     details.pop("verified_at")
-                session.put_capture(target.id, replace(capture, details=details))
+                session.captures.put(target.id, replace(capture, details=details))
             checked.append(
                 {
                     "checkpoint": session.timeline.record(session.timeline[target.id]),

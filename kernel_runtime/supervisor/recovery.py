@@ -73,7 +73,7 @@ class Recovery:
                 with contextlib.suppress(asyncio.TimeoutError, SandboxError):
                     await asyncio.wait_for(session.sandbox.wait_exit(executor.pid), _REAP_S)
                 await session.restores.stop_processes()
-                if await session.start_or_rescue():
+                if await session.launcher.start_or_rescue():
                     await session.checkpoints.take("restart", request=None)
                 else:
                     session.router.say(f"{session.rescue.text()}\n", request.message, "stderr")
@@ -114,7 +114,7 @@ class Recovery:
                     session.timeline.move_head(checkpoint.id)
                     session.persistence.save_state(session.timeline)
                     return checkpoint, files_text
-        await session.start_or_rescue()
+        await session.launcher.start_or_rescue()
         return None, ""
 
     async def _woken(self, frozen: Frozen) -> bool:

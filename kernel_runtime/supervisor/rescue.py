@@ -217,7 +217,7 @@ class Rescue:
         if request.type.endswith("_request"):
             content = dict(_CONTENT.get(request.type, {}))
             if request.type == "kernel_info_request":
-                content = session.kernel_info()
+                content = session.kernel_info_reply()
             elif request.type == "comm_info_request":
                 content = {"comms": {}}
             session.router.answer_in_flight(content=content)

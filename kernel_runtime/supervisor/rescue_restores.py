@@ -153,7 +153,7 @@ class RescueRestorer(Restorer):
                 session.log.warning("%s A fresh process is started instead.", error)
                 with contextlib.suppress(SandboxError):
                     await self.stop_processes()
-        if not await session.start_or_rescue():
+        if not await session.launcher.start_or_rescue():
             raise RestoreFailed(
                 f"{what} now, but that does not mend it. {session.rescue.text()} "
                 f"What was there before is held by #{safety.number}."

@@ -221,7 +221,7 @@ class Restorer(Planner):
         """
         session = self._session
         assert capture is not None and session.executor is not None
-        live = {"executor": session.executor.pid, "keep": session.frozen_pids()}
+        live = {"executor": session.executor.pid, "keep": session.captures.frozen_pids()}
         await session.checkpoints.with_executor_held(
             lambda hold: session.environment.restore(capture, **live, hold=hold.fileno())
         )
@@ -235,7 +235,7 @@ class Restorer(Planner):
             executor.close()
         try:
             async with session.durability.starting:
-                kept = session.frozen_pids()
+                kept = session.captures.frozen_pids()
                 await asyncio.wait_for(session.sandbox.kill_all_but(kept), _EXIT_S)
         except asyncio.TimeoutError:
             raise SandboxError("A process inside the sandbox does not end.") from None
@@ -259,7 +259,7 @@ class Restorer(Planner):
         session = self._session
         assert plan.namespace is not None
         seed = plan.namespace.get("hash_seed") or session.hash_seed
-        executor = await session.fresh_executor(seed)
+        executor = await session.launcher.fresh(seed)
         loaded = await session.durability.load(executor, plan.namespace)
         if plan.is_whole:
             _check_whole(plan, loaded)
@@ -286,12 +286,12 @@ class Restorer(Planner):
             del session.frozen[id]
             await session.engine.drop(frozen)
             raise
-        session.set_process_state(id, "ready", None)
+        session.captures.set_process_state(id, "ready", None)
         return executor
 
     async def wake(self, frozen: Frozen) -> Executor:
         """Wake a frozen process; return the executor. Raises RestoreFailed."""
-        executor = self._session.new_executor()
+        executor = self._session.launcher.new()
         await executor.wake(self._session.engine, frozen)
         return executor
 
@@ -325,7 +325,7 @@ class Restorer(Planner):
                 raise RestoreFailed("the process before had not been held")
             session.take_up(await self.wake(safety.frozen))
         except (TimeTravelError, OSError) as error:
-            fresh = await session.start_or_rescue()
+            fresh = await session.launcher.start_or_rescue()
             now = "this is a fresh process." if fresh else session.rescue.text()
             raise RestoreFailed(
                 f"The restore of #{plan.target.number} failed ({cause}), and the process before "

@@ -113,7 +113,7 @@ class Scratch:
                 try:
                     async with durability.starting:
                         # -B: it leaves no bytecode among the user's files
-                        pid = await session.spawn_scratch(
+                        pid = await session.launcher.spawn_scratch(
                             ["-B", str(_PROGRAM), str(_LINK_FD)],
                             {_LINK_FD: theirs.fileno()},
                             manifest.get("hash_seed"),

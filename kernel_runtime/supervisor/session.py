@@ -11,7 +11,6 @@ import random
 import signal
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,13 @@ from kernel_runtime import plugins
 from kernel_runtime.engines.base import Frozen, ProcessEngine
 from kernel_runtime.errors import (
     EnvironmentRefused,
-    RestoreFailed,
     SandboxError,
     TimeTravelError,
 )
-from kernel_runtime.executor.boot import OWN_SEED
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
-from kernel_runtime.store.paths import key_directory
+from kernel_runtime.supervisor.captures import Captures
 from kernel_runtime.supervisor.cells import Cells
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.checkpoints import Checkpointer
@@ -37,7 +34,7 @@ from kernel_runtime.supervisor.compensations import Compensations
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.deletion import Deletion
 from kernel_runtime.supervisor.durable import Durability
-from kernel_runtime.supervisor.environment import Environment, layers_of
+from kernel_runtime.supervisor.environment import Environment
 from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
@@ -45,7 +42,7 @@ from kernel_runtime.supervisor.history import History
 from kernel_runtime.supervisor.images import Images
 from kernel_runtime.supervisor.inner import InnerCells
 from kernel_runtime.supervisor.kept_documents import KeptDocuments
-from kernel_runtime.supervisor.last_words import KEPT, StartFailure, explain
+from kernel_runtime.supervisor.launching import Launcher
 from kernel_runtime.supervisor.memory import MemoryKeeper
 from kernel_runtime.supervisor.package_steps import PackageSteps
 from kernel_runtime.supervisor.persistence import Persistence
@@ -55,37 +52,19 @@ from kernel_runtime.supervisor.replays import Replayer
 from kernel_runtime.supervisor.rescue import Rescue
 from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Request, Router
+from kernel_runtime.supervisor.sandbox_set_up import SandboxSetUp
 from kernel_runtime.supervisor.showing import Showing
 from kernel_runtime.supervisor.under_dmtcp import UnderDmtcp
-from kernel_runtime.timeline.model import Capture
 
 _SHUTDOWN_S = 2.0
 """Seconds for the user's atexit functions."""
 
-_REAP_S = 2.0
 _SLOW_START_S = 2.0
-_PUBLISH_S = 20.0
-
-_REFUSED = (
-    "This kernel runs no cell, since Supervisor.environment is required (or the workspace "
-    "isolated) and files outside of the workspace cannot be rolled back"
-)
 
 _LAYERS_PLAIN = (
     "The store is encrypted; files that cells write outside of the workspace are not: their layers "
     "lie in it as they are. Supervisor.environment=off makes none; an encrypted disk covers them."
 )
-
-_HOT_MIN = 8 << 20
-"""Bytes: smaller mappings are copied so fast that nobody notices."""
-
-
-class _NotStarted(Exception):
-    """A fresh process did not come up."""
-
-    def __init__(self, failure: StartFailure) -> None:
-        super().__init__(failure.text)
-        self.failure = failure
 
 
 class Session:
@@ -113,22 +92,20 @@ class Session:
         self.frozen: dict[str, Frozen] = {}
         # one checkpoint or restore at a time
         self.lock = asyncio.Lock()
-        self._tidying = asyncio.Lock()
-        self._python = python
-        self._arguments = list(arguments)
         self._runtime_dir = runtime_dir
-        # it holds the key that messages are signed with
-        self._secrets = [Path(connection_file)] if connection_file else []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._publishing: set[asyncio.Task[Any]] = set()
         self._closing = False
         self._closed = asyncio.Event()
-        self._kernel_info: dict[str, Any] = {}
-        self._starting = False
-        self._last_words = ""
+        self.kernel_info: dict[str, Any] = {}
         self.limits: list[str] = []
         self.on_fatal: Callable[[], None] = lambda: None
-        self.sandbox: InitClient = NoSandbox(self._on_exit, self._on_sandbox_lost)
+        self.sandbox_events = (self._on_exit, self._on_sandbox_lost)
+        self.sandbox: InitClient = NoSandbox(*self.sandbox_events)
+        # the connection file holds the key that messages are signed with
+        secrets = [Path(connection_file)] if connection_file else []
+        self.sandbox_set_up = SandboxSetUp(self, hidden=[runtime_dir, *secrets])
+        self.launcher = Launcher(self, python, arguments)
+        self.captures = Captures(self)
         self.events = Events(channels)
         self.router = Router(channels, self._on_start, self._on_done)
         self.files = Files(config, self.cwd, log)
@@ -178,7 +155,7 @@ class Session:
         cannot be, the kernel comes up without one and its cells say so.
         """
         try:
-            await self._start_sandbox()
+            await self.sandbox_set_up.start()
         except EnvironmentRefused as error:
             self.rescue.refuse(str(error))
             return
@@ -193,9 +170,9 @@ class Session:
         await self.files.recover()
         self.router.hold("start")
         if self.rescue.can_help():
-            await self.start_or_rescue()
+            await self.launcher.start_or_rescue()
         else:
-            await self.start_executor()
+            await self.launcher.start()
         if self.environment.enabled:
             self.background(self._look_after_environment())
         self.background(self._first_checkpoint())
@@ -229,7 +206,7 @@ class Session:
         await self.documents.sweep()
         await self.under_dmtcp.sweep()
         async with self.lock:
-            await self.environment.collect(self.layers_in_use())
+            await self.environment.collect(self.captures.layers_in_use())
         changed = await self.environment.changed_since_last_time()
         if changed:
             self.router.say_next(
@@ -244,158 +221,6 @@ class Session:
             "as they are held."
         )
 
-    async def _start_sandbox(self) -> None:
-        wanted = self.config.sandbox
-        if wanted != "none":
-            try:
-                await self._start_namespaces("namespaces" if wanted == "auto" else wanted)
-                return
-            except (SandboxError, asyncio.TimeoutError) as error:
-                if wanted != "auto":
-                    raise
-                reason = str(error) or "no answer"
-            if self.config.environment == "off":
-                self.limits.append(f"Processes come back under new ids: {reason}")
-            self._not_covered(
-                reason,
-                "memory and the workspace are held all the same, processes come back under new ids",
-            )
-        elif self._must_be_covered:
-            raise EnvironmentRefused(f"{_REFUSED}: Supervisor.sandbox is none.")
-        else:
-            self.environment.problem = "The environment is not covered: Supervisor.sandbox is none."
-        self.sandbox = NoSandbox(self._on_exit, self._on_sandbox_lost)
-        await self.sandbox.start()
-
-    async def _start_namespaces(self, name: str) -> None:
-        kind = plugins.load(plugins.SANDBOXES, name)
-        await self._make_sandbox(kind)
-        if self.config.environment == "off":
-            self.environment.problem = "The environment is not covered: it is switched off."
-            return
-        if not self.persistence.directory:
-            self._not_covered(self.persistence.problem, "memory is held all the same")
-            return
-        workspace = [] if self.config.is_isolated else self.files.roots
-        try:
-            await self.environment.start(
-                self.sandbox,
-                directory=self.persistence.directory / "environments" / self.timeline.id,
-                workspace=workspace,
-                passed=self.under_dmtcp.shared,
-                hidden=[
-                    self.persistence.directory,
-                    self._runtime_dir,
-                    key_directory(),
-                    *self.persistence.secrets(),
-                    *self._secrets,
-                ],
-            )
-        except SandboxError as error:
-            self._not_covered(str(error), "memory and the workspace are held all the same")
-            # what was mounted half way goes with its namespaces
-            await self.sandbox.close()
-            await self._make_sandbox(kind)
-
-    async def _make_sandbox(self, kind: Callable[..., InitClient]) -> None:
-        self.sandbox = kind(self._on_exit, self._on_sandbox_lost)
-        self.sandbox.capabilities = self.config.root_capabilities
-        self.sandbox.clock_ahead_ns = self.images.clock_ahead_ns()
-        await self.sandbox.start()
-
-    @property
-    def _must_be_covered(self) -> bool:
-        # an isolated workspace is a layer like the rest: without layers it would be the host's own
-        return self.config.environment == "required" or self.config.is_isolated
-
-    def _not_covered(self, why: str, held: str) -> None:
-        """Say it once, in the first cell. Raises EnvironmentRefused where that must not be."""
-        if self._must_be_covered:
-            raise EnvironmentRefused(f"{_REFUSED}: {why}")
-        if self.config.environment == "off":
-            return
-        self.environment.problem = (
-            f"Files outside of the workspace are not rolled back ({held}): {why}"
-        )
-        self.limits.append(self.environment.problem)
-        self.router.say_next(self.environment.problem)
-
-    async def start_executor(self) -> None:
-        """Start a fresh process. Raises SandboxError."""
-        try:
-            await self._start_executor()
-        except _NotStarted as error:
-            raise SandboxError(
-                f"{error.failure.text} See the server's log for its output; is ipykernel 7 or "
-                "newer installed for it?"
-            ) from error
-
-    async def start_or_rescue(self) -> bool:
-        """Start a fresh process, or serve the kernel without one; say whether there is one."""
-        try:
-            await self._start_executor()
-            return True
-        except _NotStarted as error:
-            await self.rescue.enter(error.failure)
-            return False
-
-    async def _start_executor(self) -> None:
-        self.take_up(await self._fresh_executor(self.hash_seed))
-
-    async def fresh_executor(self, hash_seed: str) -> Executor:
-        """Start a process whose strings hash as that seed says. Raises RestoreFailed."""
-        try:
-            return await self._fresh_executor(hash_seed)
-        except _NotStarted as error:
-            raise RestoreFailed(error.failure.text) from error
-
-    async def _fresh_executor(self, hash_seed: str) -> Executor:
-        executor = self.new_executor()
-        self._starting, self._last_words = True, ""
-        try:
-            await executor.start(
-                self.sandbox,
-                self._python,
-                self._arguments,
-                self.under_dmtcp.environment(self._environment(hash_seed)),
-                self.cwd,
-                self.under_dmtcp.launch,
-            )
-        except SandboxError as error:
-            how = await self._end_of(executor) or str(error)
-            self.log.error("executor: %s", self._last_words.rstrip() or how)
-            raise _NotStarted(explain(self._python, self._last_words, how)) from error
-        finally:
-            self._starting = False
-        self._kernel_info = executor.hello["kernel_info"]
-        if executor.hello["freezer"] and executor.hello["freezer"] not in self.limits:
-            self.limits.append(executor.hello["freezer"])
-        return executor
-
-    async def _end_of(self, executor: Executor) -> str:
-        """How a process ended that did not come up; "" if it was none."""
-        with contextlib.suppress(asyncio.TimeoutError, SandboxError):
-            if executor.pid:
-                status = await asyncio.wait_for(self.sandbox.wait_exit(executor.pid), _REAP_S)
-                code = os.waitstatus_to_exitcode(status)
-                return f"it ended with exit status {code}" if code >= 0 else f"signal {-code}"
-            return ""
-        return "it does not answer"
-
-    def new_executor(self) -> Executor:
-        """Return one that is to be started or woken."""
-        self.incarnation += 1
-        return Executor(self, self.incarnation, self._freeze_options)
-
-    def _freeze_options(self) -> dict[str, int]:
-        return {
-            # seen from inside a pid namespace, whoever is outside has no pid
-            "supervisor_pid": 0 if self.sandbox.ids_kept else os.getpid(),
-            "stop_timeout_ms": int(self.config.stop_timeout * 1000),
-            "aside_limit": self.config.aside_limit,
-            "hot_min": _HOT_MIN if self.config.unshare else 0,
-        }
-
     def take_up(self, executor: Executor) -> None:
         """Make it the one that requests go to."""
         self.executor = executor
@@ -408,27 +233,6 @@ class Session:
         missing = self.router.reconcile_comms(executor.hello["comms"], parent)
         if missing:
             executor.link.command("open_comms", ids=missing)
-
-    async def spawn_scratch(
-        self, arguments: Sequence[str], fds: dict[int, int], hash_seed: str | None
-    ) -> int:
-        """Start a Python program beside the executor; return its pid. Raises SandboxError."""
-        with open(os.devnull, "r+b") as null:
-            standard = dict.fromkeys((0, 1, 2), null.fileno())
-            return await self.sandbox.spawn(
-                [self._python, *arguments],
-                self._environment(hash_seed or self.hash_seed),
-                self.cwd,
-                {**standard, **fds},
-            )
-
-    def _environment(self, hash_seed: str) -> dict[str, str]:
-        env = dict(os.environ)
-        if not env.get("PYTHONHASHSEED", "random").isdigit():
-            env["PYTHONHASHSEED"] = env[OWN_SEED] = hash_seed
-        # the executor's parent is the sandbox's init, and ends it itself
-        env.pop("JPY_PARENT_PID", None)
-        return env
 
     @property
     def is_ending(self) -> bool:
@@ -450,10 +254,9 @@ class Session:
         self.router.hold("shutdown")
         await self.durability.stop()
         self.documents.stop()
-        for task in self._tasks - self._publishing - {asyncio.current_task()}:
+        for task in self._tasks - self.captures.publishing - {asyncio.current_task()}:
             task.cancel()
-        if self._publishing:
-            await asyncio.wait(self._publishing, timeout=_PUBLISH_S)
+        await self.captures.all_published()
         await self.memory.stop()
         executor = self.executor
         if executor is not None and executor.alive:
@@ -466,7 +269,9 @@ class Session:
         await self.history.close()
         await self.sandbox.close()
         await self.under_dmtcp.close()
-        await self.environment.close(self.layers_in_use(), forget=not self.persistence.has_document)
+        await self.environment.close(
+            self.captures.layers_in_use(), forget=not self.persistence.has_document
+        )
         await self.files.release(await asyncio.to_thread(self.persistence.close))
         await self.files.close()
 
@@ -492,9 +297,7 @@ class Session:
         self.router.on_stream(name, parent, text)
 
     def on_raw_output(self, name: str, text: str) -> None:
-        if self._starting:
-            # if it does not come up, this is why
-            self._last_words = (self._last_words + text)[-KEPT:]
+        self.launcher.hear(text)
         self.router.on_raw_output(name, text)
 
     def on_exit_asked(self) -> None:
@@ -507,8 +310,7 @@ class Session:
         )
 
     def on_log(self, level: int, text: str) -> None:
-        if self._starting:
-            self._last_words = (self._last_words + text + "\n")[-KEPT:]
+        self.launcher.hear(text + "\n")
         self.log.log(level, "executor: %s", text)
 
     def on_history(self, executor: Executor, report: dict[str, Any]) -> None:
@@ -552,7 +354,7 @@ class Session:
                 frozen.twin = None
             if frozen.pid == pid:
                 self.frozen.pop(id)
-                self.set_process_state(id, "evicted", "its frozen process ended")
+                self.captures.set_process_state(id, "evicted", "its frozen process ended")
 
     def _on_start(self) -> None:
         """The executor is about to be given a request."""
@@ -579,13 +381,13 @@ class Session:
 
     # Requests on the control channel
 
-    def kernel_info(self) -> dict[str, Any]:
+    def kernel_info_reply(self) -> dict[str, Any]:
         """The content of kernel_info_reply; known once the first executor is up."""
-        return {"status": "ok", **self._kernel_info}
+        return {"status": "ok", **self.kernel_info}
 
     def know_kernel(self, info: dict[str, Any]) -> None:
         """What to answer as long as no executor has said it."""
-        self._kernel_info = self._kernel_info or info
+        self.kernel_info = self.kernel_info or info
 
     async def interrupt(self) -> None:
         """Interrupt the cell that runs; when none does, nothing happens."""
@@ -593,100 +395,6 @@ class Session:
         self.inner.interrupted = True
         if self.router.in_flight is not None and executor is not None and executor.alive:
             await self.sandbox.signal(executor.pid, signal.SIGINT, group=True)
-
-    # Frozen processes
-
-    async def evict(self, id: str, why: str) -> None:
-        """Give up a checkpoint's frozen process; its files stay."""
-        frozen = self.frozen.pop(id, None)
-        if frozen is None:
-            return
-        self.set_process_state(id, "evicted", why)
-        await self.engine.drop(frozen)
-
-    def frozen_pids(self) -> list[int]:
-        """All processes inside that are not live: frozen ones, their twins, copies of them."""
-        pids = [f.pid for f in self.frozen.values()]
-        pids += [f.twin.pid for f in self.frozen.values() if f.twin is not None]
-        return [*pids, *self.durability.copies, *self.images.writers]
-
-    def set_process_state(self, id: str, state: Any, why: str | None) -> None:
-        """Note what became of a process capture, and tell everybody."""
-        if id not in self.timeline:
-            return
-        capture = self.timeline[id].capture("process", engine=self.engine.name)
-        if capture is None:
-            return
-        self.put_capture(id, replace(capture, state=state, error=why, ref=None))
-
-    def put_capture(self, id: str, capture: Capture) -> None:
-        """Put a capture on its checkpoint, if that is still there; write it, tell everybody."""
-        if id in self.timeline:
-            self.timeline.set_capture(id, capture)
-            self.save_changed(id)
-
-    def save_changed(self, id: str) -> None:
-        """Write what has changed on a checkpoint, and tell everybody."""
-        # what is not in the store yet goes there as it is then
-        if id not in self.persistence.unpublished:
-            self.persistence.save(self.timeline, self.timeline[id])
-        self.events.publish(
-            "checkpoint_changed", checkpoint=self.timeline.record(self.timeline[id])
-        )
-
-    def publish(self, id: str) -> None:
-        """Write a new checkpoint into the store, in the background; shutdown waits for it."""
-        self.persistence.unpublished.append(id)
-        task = self.background(self._publish(id))
-        self._publishing.add(task)
-        task.add_done_callback(self._publishing.discard)
-
-    async def _publish(self, id: str) -> None:
-        # what a checkpoint names must be on the disk before the database names it
-        ready = list(self.persistence.unpublished)
-        await asyncio.gather(self.files.flush(), self.environment.flush(), self.under_dmtcp.flush())
-        # parents before children, and nothing is waited for in between: at whatever moment the
-        # supervisor is killed, the store holds no checkpoint whose parent it does not hold
-        for one in ready:
-            if one in self.persistence.unpublished:
-                self.persistence.unpublished.remove(one)
-                if one in self.timeline:
-                    self.persistence.save(self.timeline, self.timeline[one])
-        if id in self.timeline:
-            await self.environment.index(self.timeline[id].capture("filesystem", engine="overlay"))
-        if id in self.timeline:
-            await self.package_steps.learn(self.timeline[id])
-        await self.under_dmtcp.thin()
-
-    async def published(self, id: str) -> None:
-        """Wait until a checkpoint is in the store as it is now, or could not be written."""
-        while id in self.persistence.unpublished and self._publishing:
-            await asyncio.wait(self._publishing)
-        await self.persistence.written()
-
-    def layers_in_use(self) -> set[str]:
-        """The layers of the environment that some checkpoint needs."""
-        found: set[str] = set()
-        for checkpoint in self.timeline:
-            found |= layers_of(checkpoint.capture("filesystem", engine="overlay"))
-        return found
-
-    async def tidy_environment(self) -> None:
-        """Merge layers, let checkpoints name the merged ones, delete what nothing needs."""
-        async with self._tidying:
-            captures = [c.capture("filesystem", engine="overlay") for c in self.timeline]
-            merged = await self.environment.upkeep(captures, self.lock)
-            if merged:
-                await self.environment.flush()
-            async with self.lock:
-                for checkpoint in list(self.timeline) if merged else ():
-                    capture = checkpoint.capture("filesystem", engine="overlay")
-                    new = self.environment.rewritten(capture) if capture is not None else None
-                    if new is not None:
-                        changed = self.timeline.set_capture(checkpoint.id, new)
-                        self.persistence.save(self.timeline, changed)
-                await self.persistence.written()
-                await self.environment.collect(self.layers_in_use())
 
     def now(self) -> datetime:
         """The time that checkpoints bear."""

@@ -122,7 +122,7 @@ class UnderDmtcp:
         for id, frozen in list(session.frozen.items()):
             if frozen.address == ref:
                 del session.frozen[id]
-                session.set_process_state(id, "failed", why)
+                session.captures.set_process_state(id, "failed", why)
 
     async def thin(self) -> None:
         """Give up the images of older automatic checkpoints: each is a whole one."""
@@ -142,7 +142,7 @@ class UnderDmtcp:
             assert capture is not None
             why = "newer images took its place (Supervisor.images_last)"
             session.frozen.pop(checkpoint.id, None)
-            session.put_capture(
+            session.captures.put(
                 checkpoint.id, replace(capture, state="evicted", ref=None, error=why)
             )
         if old:
