@@ -17,6 +17,8 @@ import pytest
 
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.timeout(900)  # the packages are downloaded
+
 OLD_NUMPY = "1.24.4" if sys.version_info < (3, 12) else "1.26.4"
 """Older than today's pandas can be used with."""
 
@@ -54,7 +56,7 @@ def python(home: Path, ability: Callable[[str, bool], None]) -> Path:
     subprocess.run([base, "-m", "venv", str(made)], check=True, timeout=120)
     pip = [str(made / "bin" / "python"), "-m", "pip", "-q", "--disable-pip-version-check"]
     done = subprocess.run(
-        [*pip, "install", "ipykernel>=7.1", "pandas"], timeout=300, capture_output=True, text=True
+        [*pip, "install", "ipykernel>=7.1", "pandas"], timeout=600, capture_output=True, text=True
     )
     ability(f"a package index: {done.stderr[-300:]}", done.returncode == 0)
     subprocess.run([str(made / "bin" / "python"), "-m", "compileall", "-q", str(made)], timeout=300)
