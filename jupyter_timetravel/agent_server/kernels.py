@@ -8,9 +8,9 @@ import subprocess
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 from jupyter_client.asynchronous.client import AsyncKernelClient
@@ -18,14 +18,18 @@ from jupyter_client.kernelspec import NoSuchKernel as NoSuchKernelspec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.paths import jupyter_runtime_dir
 
+from jupyter_timetravel import commands
 from jupyter_timetravel.access import choosing, running
-from jupyter_timetravel.access.errors import NotRunning
 from jupyter_timetravel.access.live import LiveAccess
 from jupyter_timetravel.access.running import RunningKernel
+from jupyter_timetravel.access.session import Access
 from jupyter_timetravel.agent_server.cells import Cell
 from jupyter_timetravel.agent_server.errors import KernelBusy, KernelNotStarted, UnknownCell
 from jupyter_timetravel.client import DEFAULT_TIMEOUT_S
+from jupyter_timetravel.commands import Command
 from jupyter_timetravel.offline import stored
+from jupyter_timetravel.offline.stored import NotRunning
+from jupyter_timetravel.records import Result
 from jupyter_timetravel.wire import RequestTimeout
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.errors import StoreError
@@ -98,7 +102,7 @@ class Kernel:
         if limit.cancelled_caught:
             raise self.busy()
         try:
-            while (await self.ask(lambda access: access.status()))["busy"]:
+            while (await self.ask(commands.status()))["busy"]:
                 if time.monotonic() >= deadline:
                     raise self.busy()
                 await anyio.sleep(_LOOK_S)
@@ -106,19 +110,18 @@ class Kernel:
         finally:
             self._turn.release()
 
-    async def ask(
-        self, command: Callable[[LiveAccess], T], timeout: float = DEFAULT_TIMEOUT_S
-    ) -> T:
+    async def ask(self, command: Command[Any], timeout: float = DEFAULT_TIMEOUT_S) -> Result:
         """Carry out a command of the protocol; it goes on if whoever asks is cancelled."""
+        return await self.look(lambda access: access.ask(command), timeout)
 
-        def work() -> T:
-            access = LiveAccess(self.found, timeout)
-            try:
-                return command(access)
-            finally:
-                access.close()
+    async def look(self, work: Callable[[Access], T], timeout: float = DEFAULT_TIMEOUT_S) -> T:
+        """Likewise, several on one connection."""
 
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+        def connected() -> T:
+            with closing(LiveAccess(self.found, timeout)) as access:
+                return work(access)
+
+        return await anyio.to_thread.run_sync(connected, abandon_on_cancel=True)
 
     def send(self, code: str) -> Cell:
         """Send a cell; the caller has the turn."""
