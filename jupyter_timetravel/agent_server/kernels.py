@@ -53,6 +53,13 @@ _SILENT_S: Final = 3.0
 """Seconds after which a kernel that has the notebook must say that it is ending."""
 _ENDING_S: Final = _AT_END_S + 15.0
 
+_EXECUTE: Final = {
+    "silent": False,
+    "store_history": True,
+    "user_expressions": {},
+    "allow_stdin": False,
+    "stop_on_error": True,
+}
 _EMPTY_NOTEBOOK: Final = """\
 {
  "cells": [],
@@ -74,6 +81,7 @@ class Kernel:
         """Whether alternatives are being tried: the session jumps to and fro."""
         self._turn = anyio.Lock()
         self._control = anyio.Lock()
+        self._writing = anyio.Lock()
         self._cells: dict[str, Cell] = {}
         self._client = AsyncKernelClient(connection_file=str(found.connection_file))
         self._client.load_connection_file()
@@ -125,8 +133,11 @@ class Kernel:
 
     def send(self, code: str) -> Cell:
         """Send a cell; the caller has the turn."""
-        cell = Cell(str(self._client.execute(code, allow_stdin=False)), code)
+        request = self._client.session.msg("execute_request", {**_EXECUTE, "code": code})
+        cell = Cell(str(request["header"]["msg_id"]), code)
+        request["metadata"]["cellId"] = cell.cell_id
         self._cells[cell.id] = cell
+        self._client.shell_channel.send(request)
         for id in list(self._cells)[:-CELLS_KEPT]:
             if self._cells[id].ended:
                 del self._cells[id]
@@ -177,6 +188,25 @@ class Kernel:
                 "was done; run_cell names the cell in its answer."
             )
         return self._cells[id]
+
+    async def write(self, cell: Cell) -> None:
+        """Append a cell that has ended to the notebook's file, once; ``cell.file`` says whether."""
+        from jupyter_timetravel.agent_server import notebook_file  # seldom needed
+
+        if cell.file is not None or not cell.ended:
+            return
+        try:
+            if self.manager is None:
+                raise notebook_file.NotWritten(
+                    "its kernel was started by another program, which may have it open; a page "
+                    "can insert the cell from its timeline"
+                )
+            path = Path(str(self.found.notebook))
+            async with self._writing:
+                await anyio.to_thread.run_sync(notebook_file.append, path, cell)
+            cell.file = f"appended to {path}"
+        except notebook_file.NotWritten as error:
+            cell.file = f"not written into {self.found.title}: {error}"
 
     async def interrupt(self) -> None:
         """As the button does."""

@@ -49,8 +49,10 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 class Tools:
     """The tools, over the kernels of one server."""
 
-    def __init__(self, kernels: Kernels) -> None:
+    def __init__(self, kernels: Kernels, writes: bool) -> None:
+        """writes: append cells to the notebook's file, unless a call says otherwise."""
         self._kernels = kernels
+        self._writes = writes
 
     # -- kernels ------------------------------------------------------------------------------
 
@@ -102,6 +104,13 @@ class Tools:
         notebook: Notebook,
         code: Annotated[str, Field(description="Python, magics and shell lines included")],
         timeout_s: Seconds = WAIT_S,
+        write: Annotated[
+            bool | None,
+            Field(
+                description="Append the cell and its outputs to the notebook's file when it has "
+                "ended; left out: as the server was started"
+            ),
+        ] = None,
     ) -> Told:
         """Run a cell, and give its output and the number of the checkpoint after it.
 
@@ -109,13 +118,15 @@ class Tools:
         the answer is state "running" with the output so far, the cell goes on, and
         wait_for_cell gives the rest (interrupt stops it). Until a cell has ended the next one is
         not sent: a call waits for it within its own limit, and is refused with KernelBusy
-        after that. The cell is kept in the timeline; the notebook file is not written.
+        after that. The cell is kept in the timeline. With write it is appended to the notebook's
+        file too, unless somebody may have the notebook open: "notebook_file" says which.
         """
         deadline = time.monotonic() + timeout_s
         kernel = await self._kernels.of(notebook, start=True)
         async with kernel.turn(deadline):
             cell, record = await run_cell(kernel, code, deadline - time.monotonic())
-        return _told(cell, record)
+            cell.writes = self._writes if write is None else write
+            return await _told(kernel, cell, record)
 
     async def wait_for_cell(
         self,
@@ -127,7 +138,7 @@ class Tools:
         kernel = await self._kernels.of(notebook)
         found = kernel.cell(cell)
         await kernel.wait(found, timeout_s)
-        return _told(found, await told_of(kernel, found))
+        return await _told(kernel, found, await told_of(kernel, found))
 
     async def interrupt(self, notebook: Notebook) -> Told:
         """Interrupt the cell that runs, as the button in a notebook does."""
@@ -370,5 +381,8 @@ class Tools:
         yield look
 
 
-def _told(cell: Cell, record: dict[str, Any]) -> Told:
+async def _told(kernel: Kernel, cell: Cell, record: dict[str, Any]) -> Told:
+    if cell.writes:
+        await kernel.write(cell)
+    record = {**record, "notebook_file": cell.file}
     return Told(cells.told(record), record, cell.images)
