@@ -6,6 +6,7 @@ kernel's connection, or through a Jupyter server) and the magics carry it over.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -233,6 +234,12 @@ def apply(
 def subscribe() -> Command[bool]:
     """Ask for events."""
     return Command("subscribe", {"events": True}, lambda result: bool(result["events"]))
+
+
+def absolute_path(path: str) -> str:
+    """A path of an argument, without symlinks on the way to it; it may be one itself."""
+    directory, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
+    return os.path.join(os.path.realpath(directory), name)
 
 
 def error_of(ename: str, evalue: str) -> TimeTravelError:

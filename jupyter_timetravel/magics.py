@@ -9,7 +9,6 @@ not return: the cell ends there, silently, and the supervisor gives its reply an
 from __future__ import annotations
 
 import operator
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from IPython.display import display
 from jupyter_timetravel import commands, completion, render
 from jupyter_timetravel.arguments import phrase, words
 from jupyter_timetravel.commands import Command
+from jupyter_timetravel.going_back import going_back
 from jupyter_timetravel.parsers import (
     checkpoint_parser,
     dryrun_parser,
@@ -34,7 +34,7 @@ from jupyter_timetravel.parsers import (
     timetravel_parser,
     transaction_parser,
 )
-from kernel_runtime.errors import TimeTravelError
+from kernel_runtime.errors import BadRequest, TimeTravelError
 from kernel_runtime.timeline.names import NUMBER, RELATIVE, Spec
 from kernel_runtime.timeline.report import diff_text, title
 
@@ -148,24 +148,10 @@ class TimeTravelMagics(Magics):
         spec = phrase(args.checkpoint, line)
         if spec and args.undo:
             raise UsageError("--undo takes no checkpoint: it goes back to before the last restore")
-        if args.vars is not None:
-            given = [o for o in ("only", "dry_run", "undo", "force") if getattr(args, o)]
-            if given:
-                option = given[0].replace("_", "-")
-                raise UsageError(f"--vars goes with a checkpoint alone, not with --{option}")
-            names = [name.strip() for name in args.vars.split(",") if name.strip()]
-            with one_line_errors():
-                print(self._ask(commands.bring(_spec(spec or "-1"), names))["text"])
-            return
-        command = commands.restore(
-            _spec(spec or "-1"),
-            args.only,
-            args.dry_run,
-            args.undo,
-            args.force,
-            args.compensate,
-            args.partial,
-        )
+        try:
+            command = going_back(_spec(spec or "-1"), args)
+        except BadRequest as error:
+            raise UsageError(str(error)) from None
         with one_line_errors():
             print(self._ask(command)["text"])  # unless the cell has ended there
 
@@ -257,7 +243,7 @@ class TimeTravelMagics(Magics):
             elif name == "files" and not rest:
                 print(render.outside_text(self._ask(commands.outside(args.all)), args.all))
             elif name == "apply":
-                paths = [_real(path) for path in rest]
+                paths = [commands.absolute_path(path) for path in rest]
                 print(self._ask(commands.apply(paths, args.dry_run, args.force))["text"])
             elif name == "export" and len(rest) == 1:
                 print(self._export(Path(rest[0]).expanduser(), args.force, args.check))
@@ -322,12 +308,6 @@ class TimeTravelMagics(Magics):
         """Labels of checkpoints, for completion."""
         records = self._ask(commands.list_checkpoints())["checkpoints"]
         return sorted({record["label"] for record in records if record["label"]})
-
-
-def _real(path: str) -> str:
-    """An absolute path without symlinks on the way to it; it may be one itself."""
-    directory, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
-    return os.path.join(os.path.realpath(directory), name)
 
 
 def _is_number(text: str) -> bool:

@@ -21,6 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="python3-timetravel",
         help="the kernel that is started for a notebook without one (default: %(default)s)",
     )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="append the cells that agents run, with outputs, to notebooks that nobody has open",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,5 +39,5 @@ def run(args: argparse.Namespace) -> int:
         ) from error
     from jupyter_timetravel.agent_server.server import serve
 
-    serve(args.kernel)
+    serve(args.kernel, args.write)
     return 0

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import json
 import os
-import queue
-import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from jupyter_timetravel.commands import Command, error_of
@@ -23,11 +23,14 @@ from kernel_runtime.errors import BadRequest, TimeTravelError
 
 try:
     import httpx
+    from anyio.from_thread import start_blocking_portal  # httpx needs anyio
 except ImportError as error:
     raise ImportError(
         "A client of a server needs httpx: pip install 'jupyter_timetravel[http]'. A client of a "
         "kernel on this machine needs nothing more: Client.from_connection_file."
     ) from error
+
+T = TypeVar("T")
 
 TOKEN_VARIABLE: Final = "JUPYTER_TOKEN"
 _SILENCE_S: Final = 60.0
@@ -36,7 +39,7 @@ one every 15 seconds."""
 
 
 class _Address:
-    """A session at a server; what blocking and asyncio carriers share."""
+    """A session at a server."""
 
     def __init__(self, url: str, token: str | None) -> None:
         base, _, query = url.partition("?")
@@ -143,132 +146,6 @@ def _outcome(message: Mapping[str, Any]) -> Result | None:
     return None
 
 
-class HttpCarrier:
-    """Blocking; ``Client.at`` uses it."""
-
-    def __init__(self, url: str, token: str | None) -> None:
-        self._address = _Address(url, token)
-        self._http = httpx.Client(follow_redirects=False)
-
-    def close(self) -> None:
-        """Close connections."""
-        self._http.close()
-
-    def choose(
-        self, *, kernel: str | None, notebook: str | None, session: str | None, timeout: float
-    ) -> None:
-        """Find the session that is meant. Raises NoSuchSession, ServerUnreachable, NotAllowed."""
-        _one_of(kernel, notebook, session)
-        address = self._address
-        if notebook is not None:
-            found = self._get("/sessions", {"notebook": notebook}, timeout)["sessions"]
-            address.session = address.chosen(found, notebook)
-        else:
-            id = quote(kernel or session or "", safe="")
-            address.session = str(self._get(f"/sessions/{id}", {}, timeout)["id"])
-
-    def _get(self, path: str, query: dict[str, str], timeout: float) -> Any:
-        address = self._address
-        try:
-            answer = self._http.get(
-                address.api + path, params=query, headers=address.headers, timeout=timeout
-            )
-        except httpx.TimeoutException as error:
-            raise RequestTimeout(f"GET {path}", timeout) from error
-        except httpx.HTTPError as error:
-            raise address.unreachable(error) from error
-        if answer.status_code != 200:
-            raise address.failure(answer.status_code, answer.text)
-        return answer.json()
-
-    def ask(self, command: Command[Any], timeout: float) -> Result:
-        """What the session answers. Raises its TimeTravelError, RequestTimeout."""
-        request = request_of(command.name, command.args)
-        deadline = time.monotonic() + timeout
-        try:
-            with self._http.stream(**self._address.of(request), timeout=timeout) as answer:
-                if answer.status_code >= 300:
-                    raise self._address.failure(answer.status_code, answer.read().decode())
-                if not request.streams:
-                    result: Result = json.loads(answer.read())
-                    return result
-                lines = _Lines()
-                for line in answer.iter_lines():
-                    message = lines.take(line)
-                    found = None if message is None else _outcome(message)
-                    if found is not None:
-                        return found
-                    if time.monotonic() > deadline:
-                        break
-        except httpx.TimeoutException:
-            pass
-        except httpx.HTTPError as error:
-            raise self._address.unreachable(error) from error
-        raise RequestTimeout(command.name, timeout)
-
-    def listen(self, timeout: float) -> HttpEvents:
-        """The events from now on. Raises what ``ask`` raises."""
-        return HttpEvents(self._http, self._address, timeout)
-
-
-class HttpEvents:
-    """Contents of events, taken in by a thread."""
-
-    def __init__(self, http: httpx.Client, address: _Address, timeout: float) -> None:
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._closed = False
-        request = HttpRequest("GET", "/events", {}, None, streams=True)
-        limits = httpx.Timeout(timeout, read=_SILENCE_S)
-        self._context = http.stream(**address.of(request), timeout=limits)
-        try:
-            self._answer = self._context.__enter__()
-        except httpx.HTTPError as error:
-            raise address.unreachable(error) from error
-        if self._answer.status_code != 200:
-            text = self._answer.read().decode()
-            self._context.__exit__(None, None, None)
-            raise address.failure(self._answer.status_code, text)
-        self._thread = threading.Thread(target=self._read, name="timetravel-events", daemon=True)
-        self._thread.start()
-        if self._queue.get() is None:  # the first message says that listening has begun
-            raise address.unreachable(ConnectionError("it closed the stream of events"))
-
-    def _read(self) -> None:
-        lines = _Lines()
-        with contextlib.suppress(httpx.HTTPError, OSError, ValueError):
-            for line in self._answer.iter_lines():
-                if self._closed:
-                    break
-                message = lines.take(line)
-                if message is not None:
-                    self._queue.put(message)
-        with contextlib.suppress(Exception):
-            self._context.__exit__(None, None, None)
-        self._queue.put(None)
-
-    def next(self, timeout: float | None) -> Result | None:
-        """The next one; None if none comes within so many seconds, or the stream has ended."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._closed:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                message = self._queue.get(timeout=left)
-            except queue.Empty:
-                return None
-            if message is None:
-                self._closed = True
-                return None
-            content = _content(message)
-            if content is not None:
-                return content
-        return None
-
-    def close(self) -> None:
-        """Stop listening; the second call does nothing. The connection ends with the next sign of
-        life of the server."""
-        self._closed = True
-
-
 def _content(message: Mapping[str, Any]) -> Result | None:
     """The event in a message of the stream of events. Raises the error that it tells of."""
     if message["type"] == "error":
@@ -297,7 +174,7 @@ class AsyncHttpCarrier:
     async def choose(
         self, *, kernel: str | None, notebook: str | None, session: str | None, timeout: float
     ) -> None:
-        """See ``HttpCarrier.choose``."""
+        """Find the session that is meant. Raises NoSuchSession, ServerUnreachable, NotAllowed."""
         _one_of(kernel, notebook, session)
         address = self._address
         if notebook is not None:
@@ -322,7 +199,7 @@ class AsyncHttpCarrier:
         return answer.json()
 
     async def ask(self, command: Command[Any], timeout: float) -> Result:
-        """See ``HttpCarrier.ask``."""
+        """What the session answers. Raises its TimeTravelError, RequestTimeout."""
         request = request_of(command.name, command.args)
         deadline = time.monotonic() + timeout
         try:
@@ -348,7 +225,7 @@ class AsyncHttpCarrier:
         raise RequestTimeout(command.name, timeout)
 
     async def listen(self, timeout: float) -> AsyncHttpEvents:
-        """See ``HttpCarrier.listen``."""
+        """The events from now on. Raises what ``ask`` raises."""
         events = AsyncHttpEvents(self._http, self._address, timeout)
         await events.begin()
         return events
@@ -392,7 +269,7 @@ class AsyncHttpEvents:
             self._queue.put_nowait(None)
 
     async def next(self, timeout: float | None) -> Result | None:
-        """See ``HttpEvents.next``."""
+        """The next one; None if none comes within so many seconds, or the stream has ended."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._task is not None:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -413,3 +290,65 @@ class AsyncHttpEvents:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+
+
+class HttpCarrier:
+    """Blocking; ``Client.at`` uses it: the same on an event loop of its own, in a thread."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self._carrier = AsyncHttpCarrier(url, token)
+        self._ends = ExitStack()
+        self._portal = self._ends.enter_context(start_blocking_portal())
+        self._ends.callback(lambda: self._run(self._carrier.aclose))
+
+    def close(self) -> None:
+        """Close connections; the second call does nothing."""
+        self._ends.close()
+
+    def choose(
+        self, *, kernel: str | None, notebook: str | None, session: str | None, timeout: float
+    ) -> None:
+        """See ``AsyncHttpCarrier.choose``."""
+        self._run(
+            partial(
+                self._carrier.choose,
+                kernel=kernel,
+                notebook=notebook,
+                session=session,
+                timeout=timeout,
+            )
+        )
+
+    def ask(self, command: Command[Any], timeout: float) -> Result:
+        """See ``AsyncHttpCarrier.ask``."""
+        return self._run(self._carrier.ask, command, timeout)
+
+    def listen(self, timeout: float) -> HttpEvents:
+        """See ``AsyncHttpCarrier.listen``."""
+        return HttpEvents(self._run, self._run(self._carrier.listen, timeout))
+
+    def _run(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
+        future = self._portal.start_task_soon(work, *args)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # whoever waits was interrupted
+            raise
+
+
+class HttpEvents:
+    """See ``AsyncHttpEvents``."""
+
+    def __init__(self, run: Callable[..., Any], events: AsyncHttpEvents) -> None:
+        """run: does something asynchronous, and waits for it."""
+        self._run = run
+        self._events = events
+
+    def next(self, timeout: float | None) -> Result | None:
+        """See ``AsyncHttpEvents.next``."""
+        found: Result | None = self._run(self._events.next, timeout)
+        return found
+
+    def close(self) -> None:
+        """See ``AsyncHttpEvents.close``."""
+        self._run(self._events.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jupyter_timetravel.arguments import LineParser
+from jupyter_timetravel.going_back import add_options
 
 
 def checkpoint_parser() -> LineParser:
@@ -36,32 +37,7 @@ def restore_parser() -> LineParser:
         nargs="*",
         help="Number, -1 (the newest; default), -2 (the one before), label, comment or id.",
     )
-    parser.add_argument(
-        "--only", choices=("process", "files"), help="Leave the other part as it is."
-    )
-    parser.add_argument(
-        "--vars",
-        metavar="A,B",
-        help="Bring these variables into the present, leave all else as it is.",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="Say what it would change, change nothing."
-    )
-    parser.add_argument("--undo", action="store_true", help="Go back to before the last restore.")
-    parser.add_argument(
-        "--force", action="store_true", help="End a process that cannot be interrupted."
-    )
-    parser.add_argument(
-        "--compensate",
-        action="store_true",
-        help="First run what the cells in between have registered with compensate().",
-    )
-    parser.add_argument(
-        "--partial",
-        action="store_true",
-        help="Of a checkpoint that was imported or pulled: also where some of its variables "
-        "cannot be loaded on this machine.",
-    )
+    add_options(parser)
     return parser
 
 

@@ -9,9 +9,5 @@ class NoSuchKernel(TimeTravelError):
     """No running kernel with time travel is meant by that name, or several: nothing was done."""
 
 
-class NotRunning(TimeTravelError):
-    """The command needs a running kernel, and none runs for that notebook: nothing was done."""
-
-
 class NotConfirmed(TimeTravelError):
     """The command asks before it goes on, and nobody said yes: nothing was done."""

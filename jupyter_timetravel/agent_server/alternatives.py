@@ -8,7 +8,8 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from jupyter_timetravel.access.live import LiveAccess
+from jupyter_timetravel import commands
+from jupyter_timetravel.access.session import Access
 from jupyter_timetravel.agent_server.cells import Cell
 from jupyter_timetravel.agent_server.kernels import Kernel
 from kernel_runtime.errors import BadRequest, TimeTravelError
@@ -33,28 +34,28 @@ async def told_of(kernel: Kernel, cell: Cell) -> dict[str, Any]:
     if not cell.ended:
         return record
 
-    def look(access: LiveAccess) -> None:
-        head = access.status()["head"]
+    def look(access: Access) -> None:
+        head = access.ask(commands.status())["head"]
         if head is None:
             return
         # with it the automatic checkpoint that is being made is waited for
-        found = access.show(-1)
+        found = access.ask(commands.get(-1))
         record["head"] = found["checkpoint"]["number"]
         if not any(one["id"] == cell.id for one in found["cells"]):
             ids = [
                 one["id"]
-                for one in access.list()["checkpoints"]
+                for one in access.ask(commands.list_checkpoints())["checkpoints"]
                 if one["coordinate"]["msg_id"] == cell.id and one["reason"] == "cell"
             ]
             if not ids:
                 return  # automatic checkpoints are off, or it was refused
-            found = access.show(ids[-1])
+            found = access.ask(commands.get(ids[-1]))
         record["checkpoint"] = found["checkpoint"]["number"]
         record["effects"] = [
             effect for one in found["cells"] if one["id"] == cell.id for effect in one["effects"]
         ]
 
-    await kernel.ask(look)
+    await kernel.look(look)
     return record
 
 
@@ -91,10 +92,10 @@ class Alternatives:
         """
         ask, before = self._kernel.ask, None
         if checkpoint is None:
-            made = await ask(lambda access: access.checkpoint("before alternatives"))
+            made = await ask(commands.checkpoint("before alternatives"))
             base = made["checkpoint"]
         else:
-            base = (await ask(lambda access: access.show(checkpoint)))["checkpoint"]
+            base = (await ask(commands.get(checkpoint)))["checkpoint"]
             before = await self._go_to(base["id"])
         self._kernel.trying = True
         try:
@@ -106,7 +107,7 @@ class Alternatives:
             kept = self._chosen(tried)
             target = base["id"] if kept is None else tried[kept - 1]["checkpoint"]
             await self._go_to(target)
-            head = (await ask(lambda access: access.status()))["head"]
+            head = (await ask(commands.status()))["head"]
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._back(base)
@@ -135,12 +136,12 @@ class Alternatives:
                 problem = str(error)
         if cell.ended and record["checkpoint"] is None:
             comment = f"alternative {number}"
-            made = await self._kernel.ask(lambda access: access.checkpoint(comment))
+            made = await self._kernel.ask(commands.checkpoint(comment))
             record["checkpoint"] = made["checkpoint"]["number"]
         changes = None
         if record["checkpoint"] is not None:
             at = record["checkpoint"]
-            found = await self._kernel.ask(lambda access: access.diff(base["id"], at))
+            found = await self._kernel.ask(commands.diff(base["id"], at))
             changes = diff_text(title(base), f"#{at}", found)
         return {
             **record,
@@ -174,9 +175,7 @@ class Alternatives:
 
     async def _go_to(self, checkpoint: Spec) -> int | None:
         """Restore; return the number of the checkpoint that holds what was there before."""
-        done = await self._kernel.ask(
-            lambda access: access.restore(checkpoint, force=True), RESTORE_S
-        )
+        done = await self._kernel.ask(commands.restore(checkpoint, force=True), RESTORE_S)
         return done["safety"]["number"] if done["safety"] else None
 
     async def _back(self, base: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, ParamSpec
 
 from mcp.types import CallToolResult, ContentBlock, ImageContent, TextContent
@@ -23,7 +23,7 @@ class Told:
     """What a tool answers: words for whoever reads, the result for programs, pictures."""
 
     def __init__(
-        self, text: str, result: dict[str, Any], images: list[tuple[str, str]] | None = None
+        self, text: str, result: Mapping[str, Any], images: list[tuple[str, str]] | None = None
     ) -> None:
         self.text = text
         self.result = result

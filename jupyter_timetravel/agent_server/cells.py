@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import anyio
 
+from kernel_runtime.timeline import new_id
+
 Message = Mapping[str, Any]
 
 TEXT_MOST: Final = 20_000
@@ -24,12 +26,21 @@ class Cell:
 
     def __init__(self, id: str, code: str) -> None:
         self.id = id
+        self.cell_id = new_id()
+        """In the timeline, and in a notebook."""
+        self.outputs: list[dict[str, Any]] = []
+        """As a notebook has them."""
+        self.writes = False
+        """Whether it is to be appended to the notebook's file."""
+        self.file: str | None = None
+        """What became of that, once it was tried."""
         self.code = code
         self.sent_at = time.monotonic()
         self.took_s: float | None = None
         self.reply: Message | None = None
         self.images: list[tuple[str, str]] = []
         """Type and base64 of each."""
+        self._clears = False
         self._idle = False
         self._ended = anyio.Event()
         self._streams = {"stdout": "", "stderr": ""}
@@ -51,6 +62,7 @@ class Cell:
     def on_output(self, message: Message) -> None:
         """A message on IOPub."""
         kind, content = message["header"]["msg_type"], message["content"]
+        self._clears = _collect(self.outputs, kind, content, self._clears)
         if kind == "stream":
             name = str(content["name"])
             self._streams[name] = self._streams.get(name, "") + str(content["text"])
@@ -108,6 +120,30 @@ class Cell:
             self._ended.set()
 
 
+def _collect(outputs: list[dict[str, Any]], kind: str, content: Message, clears: bool) -> bool:
+    """Take an output into those of a notebook's cell; whether the next one clears them."""
+    if kind == "clear_output":
+        if not content.get("wait"):
+            outputs.clear()
+        return bool(content.get("wait"))
+    if kind == "update_display_data":
+        shown = content.get("transient", {}).get("display_id")
+        for one in outputs:
+            if shown is not None and one.get("transient", {}).get("display_id") == shown:
+                one.update(data=content["data"], metadata=content["metadata"])
+        return clears
+    if kind not in ("stream", "display_data", "execute_result", "error"):
+        return clears
+    if clears:
+        outputs.clear()
+    last = outputs[-1] if outputs else {}
+    if kind == "stream" and last.get("name") == content["name"]:
+        last["text"] += content["text"]
+    else:
+        outputs.append({"output_type": kind, **content})
+    return False
+
+
 def clipped(text: str) -> str:
     """At most TEXT_MOST characters: the beginning and the end, with what is left out said."""
     left_out = len(text) - TEXT_MOST
@@ -135,4 +171,6 @@ def told(record: Mapping[str, Any]) -> str:
         lines.append(f"({record['outcome']}; checkpoint #{record['checkpoint']})")
     else:
         lines.append(f"({record['outcome']})")
+    if record.get("notebook_file"):
+        lines.append(f"({record['notebook_file']})")
     return "\n".join(line for line in lines if line)

@@ -8,9 +8,9 @@ import subprocess
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 from jupyter_client.asynchronous.client import AsyncKernelClient
@@ -18,14 +18,18 @@ from jupyter_client.kernelspec import NoSuchKernel as NoSuchKernelspec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.paths import jupyter_runtime_dir
 
+from jupyter_timetravel import commands
 from jupyter_timetravel.access import choosing, running
-from jupyter_timetravel.access.errors import NotRunning
 from jupyter_timetravel.access.live import LiveAccess
 from jupyter_timetravel.access.running import RunningKernel
+from jupyter_timetravel.access.session import Access
 from jupyter_timetravel.agent_server.cells import Cell
 from jupyter_timetravel.agent_server.errors import KernelBusy, KernelNotStarted, UnknownCell
 from jupyter_timetravel.client import DEFAULT_TIMEOUT_S
+from jupyter_timetravel.commands import Command
 from jupyter_timetravel.offline import stored
+from jupyter_timetravel.offline.stored import NotRunning
+from jupyter_timetravel.records import Result
 from jupyter_timetravel.wire import RequestTimeout
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.errors import StoreError
@@ -49,6 +53,13 @@ _SILENT_S: Final = 3.0
 """Seconds after which a kernel that has the notebook must say that it is ending."""
 _ENDING_S: Final = _AT_END_S + 15.0
 
+_EXECUTE: Final = {
+    "silent": False,
+    "store_history": True,
+    "user_expressions": {},
+    "allow_stdin": False,
+    "stop_on_error": True,
+}
 _EMPTY_NOTEBOOK: Final = """\
 {
  "cells": [],
@@ -70,6 +81,7 @@ class Kernel:
         """Whether alternatives are being tried: the session jumps to and fro."""
         self._turn = anyio.Lock()
         self._control = anyio.Lock()
+        self._writing = anyio.Lock()
         self._cells: dict[str, Cell] = {}
         self._client = AsyncKernelClient(connection_file=str(found.connection_file))
         self._client.load_connection_file()
@@ -98,7 +110,7 @@ class Kernel:
         if limit.cancelled_caught:
             raise self.busy()
         try:
-            while (await self.ask(lambda access: access.status()))["busy"]:
+            while (await self.ask(commands.status()))["busy"]:
                 if time.monotonic() >= deadline:
                     raise self.busy()
                 await anyio.sleep(_LOOK_S)
@@ -106,24 +118,26 @@ class Kernel:
         finally:
             self._turn.release()
 
-    async def ask(
-        self, command: Callable[[LiveAccess], T], timeout: float = DEFAULT_TIMEOUT_S
-    ) -> T:
+    async def ask(self, command: Command[Any], timeout: float = DEFAULT_TIMEOUT_S) -> Result:
         """Carry out a command of the protocol; it goes on if whoever asks is cancelled."""
+        return await self.look(lambda access: access.ask(command), timeout)
 
-        def work() -> T:
-            access = LiveAccess(self.found, timeout)
-            try:
-                return command(access)
-            finally:
-                access.close()
+    async def look(self, work: Callable[[Access], T], timeout: float = DEFAULT_TIMEOUT_S) -> T:
+        """Likewise, several on one connection."""
 
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+        def connected() -> T:
+            with closing(LiveAccess(self.found, timeout)) as access:
+                return work(access)
+
+        return await anyio.to_thread.run_sync(connected, abandon_on_cancel=True)
 
     def send(self, code: str) -> Cell:
         """Send a cell; the caller has the turn."""
-        cell = Cell(str(self._client.execute(code, allow_stdin=False)), code)
+        request = self._client.session.msg("execute_request", {**_EXECUTE, "code": code})
+        cell = Cell(str(request["header"]["msg_id"]), code)
+        request["metadata"]["cellId"] = cell.cell_id
         self._cells[cell.id] = cell
+        self._client.shell_channel.send(request)
         for id in list(self._cells)[:-CELLS_KEPT]:
             if self._cells[id].ended:
                 del self._cells[id]
@@ -174,6 +188,25 @@ class Kernel:
                 "was done; run_cell names the cell in its answer."
             )
         return self._cells[id]
+
+    async def write(self, cell: Cell) -> None:
+        """Append a cell that has ended to the notebook's file, once; ``cell.file`` says whether."""
+        from jupyter_timetravel.agent_server import notebook_file  # seldom needed
+
+        if cell.file is not None or not cell.ended:
+            return
+        try:
+            if self.manager is None:
+                raise notebook_file.NotWritten(
+                    "its kernel was started by another program, which may have it open; a page "
+                    "can insert the cell from its timeline"
+                )
+            path = Path(str(self.found.notebook))
+            async with self._writing:
+                await anyio.to_thread.run_sync(notebook_file.append, path, cell)
+            cell.file = f"appended to {path}"
+        except notebook_file.NotWritten as error:
+            cell.file = f"not written into {self.found.title}: {error}"
 
     async def interrupt(self) -> None:
         """As the button does."""

@@ -29,10 +29,10 @@ _CHANGES: Final = ToolAnnotations(destructive_hint=True, open_world_hint=False)
 _RUNS: Final = ToolAnnotations(destructive_hint=True, open_world_hint=True)
 
 
-def build(kernel_name: str) -> MCPServer[None]:
+def build(kernel_name: str, writes: bool) -> MCPServer[None]:
     """The server, with its tools; the kernels that it starts end when its run does."""
     kernels = Kernels(kernel_name)
-    tools = Tools(kernels)
+    tools = Tools(kernels, writes)
 
     @asynccontextmanager
     async def life(_: MCPServer[None]) -> AsyncIterator[None]:
@@ -61,6 +61,6 @@ def build(kernel_name: str) -> MCPServer[None]:
     return server
 
 
-def serve(kernel_name: str) -> None:
+def serve(kernel_name: str, writes: bool) -> None:
     """Serve one client on standard input and output, until it goes."""
-    build(kernel_name).run("stdio")
+    build(kernel_name, writes).run("stdio")

@@ -12,7 +12,6 @@ from pydantic import Field
 
 from jupyter_timetravel import commands, render
 from jupyter_timetravel.access import choosing, running
-from jupyter_timetravel.access.errors import NotRunning
 from jupyter_timetravel.access.session import Access
 from jupyter_timetravel.agent_server import cells
 from jupyter_timetravel.agent_server.alternatives import Alternatives, Keep, run_cell, told_of
@@ -20,6 +19,9 @@ from jupyter_timetravel.agent_server.answers import Told
 from jupyter_timetravel.agent_server.cells import Cell
 from jupyter_timetravel.agent_server.kernels import Kernel, Kernels
 from jupyter_timetravel.client import DEFAULT_TIMEOUT_S
+from jupyter_timetravel.commands import Command
+from jupyter_timetravel.offline.stored import NotRunning
+from jupyter_timetravel.records import Result
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.timeline.report import diff_text, title
 from kernel_runtime.timeline.text import plural
@@ -47,8 +49,10 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 class Tools:
     """The tools, over the kernels of one server."""
 
-    def __init__(self, kernels: Kernels) -> None:
+    def __init__(self, kernels: Kernels, writes: bool) -> None:
+        """writes: append cells to the notebook's file, unless a call says otherwise."""
         self._kernels = kernels
+        self._writes = writes
 
     # -- kernels ------------------------------------------------------------------------------
 
@@ -89,8 +93,8 @@ class Tools:
 
     async def status(self, notebook: Notebook) -> Told:
         """Say where the session stands: its checkpoint, whether a cell runs, limits, settings."""
-        async with self._session(notebook) as ask:
-            result = await ask(lambda access: access.status())
+        async with self._session(notebook) as look:
+            result = await look(lambda access: access.ask(commands.status()))
         return Told(render.status_text(result), result)
 
     # -- cells --------------------------------------------------------------------------------
@@ -100,6 +104,13 @@ class Tools:
         notebook: Notebook,
         code: Annotated[str, Field(description="Python, magics and shell lines included")],
         timeout_s: Seconds = WAIT_S,
+        write: Annotated[
+            bool | None,
+            Field(
+                description="Append the cell and its outputs to the notebook's file when it has "
+                "ended; left out: as the server was started"
+            ),
+        ] = None,
     ) -> Told:
         """Run a cell, and give its output and the number of the checkpoint after it.
 
@@ -107,13 +118,15 @@ class Tools:
         the answer is state "running" with the output so far, the cell goes on, and
         wait_for_cell gives the rest (interrupt stops it). Until a cell has ended the next one is
         not sent: a call waits for it within its own limit, and is refused with KernelBusy
-        after that. The cell is kept in the timeline; the notebook file is not written.
+        after that. The cell is kept in the timeline. With write it is appended to the notebook's
+        file too, unless somebody may have the notebook open: "notebook_file" says which.
         """
         deadline = time.monotonic() + timeout_s
         kernel = await self._kernels.of(notebook, start=True)
         async with kernel.turn(deadline):
             cell, record = await run_cell(kernel, code, deadline - time.monotonic())
-        return _told(cell, record)
+            cell.writes = self._writes if write is None else write
+            return await _told(kernel, cell, record)
 
     async def wait_for_cell(
         self,
@@ -125,7 +138,7 @@ class Tools:
         kernel = await self._kernels.of(notebook)
         found = kernel.cell(cell)
         await kernel.wait(found, timeout_s)
-        return _told(found, await told_of(kernel, found))
+        return await _told(kernel, found, await told_of(kernel, found))
 
     async def interrupt(self, notebook: Notebook) -> Told:
         """Interrupt the cell that runs, as the button in a notebook does."""
@@ -146,8 +159,13 @@ class Tools:
         "parent" makes them a tree: going back and running on begins a branch. "head" is the id of
         the one that the session is at.
         """
-        async with self._session(notebook) as ask:
-            result = await ask(lambda access: access.list(include_auto=not manual_only))
+        async with self._session(notebook) as look:
+            result = await look(
+                lambda access: {
+                    **access.about(),
+                    **access.ask(commands.list_checkpoints(not manual_only)),
+                }
+            )
         older = max(0, len(result["checkpoints"]) - limit)
         shown = {**result, "checkpoints": result["checkpoints"][older:], "older": older}
         text = render.table_text(shown)
@@ -157,8 +175,8 @@ class Tools:
 
     async def show_checkpoint(self, notebook: Notebook, checkpoint: Checkpoint) -> Told:
         """Say what a checkpoint holds (variables, cells, files) and what it does not."""
-        async with self._session(notebook) as ask:
-            result = await ask(lambda access: access.show(checkpoint))
+        async with self._session(notebook) as look:
+            result = await look(lambda access: access.ask(commands.get(checkpoint)))
         return Told(render.details_text(result), result)
 
     async def diff(
@@ -170,12 +188,12 @@ class Tools:
         """Say what happened to variables, files and packages from one checkpoint to another."""
         given = [a] if b is None else [a, b]
 
-        def look(access: Access) -> tuple[dict[str, Any], list[str]]:
-            names = [title(access.show(one)["checkpoint"]) for one in given]
-            return access.diff(*given), names
+        def compared(access: Access) -> tuple[Result, list[str]]:
+            names = [title(access.ask(commands.get(one))["checkpoint"]) for one in given]
+            return access.ask(commands.diff(*given)), names
 
-        async with self._session(notebook) as ask:
-            result, names = await ask(look)
+        async with self._session(notebook) as look:
+            result, names = await look(compared)
         return Told(diff_text(names[0], names[1] if b is not None else "now", result), result)
 
     # -- going back ---------------------------------------------------------------------------
@@ -195,7 +213,7 @@ class Tools:
         """
         kernel = await self._kernels.of(notebook)
         async with kernel.turn(time.monotonic() + timeout_s):
-            result = await kernel.ask(lambda access: access.checkpoint(comment, label, pin))
+            result = await kernel.ask(commands.checkpoint(comment, label, pin))
         text = render.checkpoint_text(result["checkpoint"], result["pause_ms"], result["problem"])
         return Told(text, result)
 
@@ -231,15 +249,13 @@ class Tools:
             raise BadRequest("Name a checkpoint, or say undo=true. Nothing was done.")
         target = -1 if checkpoint is None else checkpoint
 
-        def work(access: Access) -> dict[str, Any]:
-            if variables is not None:
-                return access.bring(target, variables)
-            return access.restore(target, only, dry_run, undo, force)
-
         if variables is not None and (undo or only or dry_run or force):
             raise BadRequest("variables go with a checkpoint alone. Nothing was done.")
-        async with self._session(notebook, LONG_S) as ask:
-            result = await ask(work)
+        command: Command[Any] = commands.restore(target, only, dry_run, undo, force)
+        if variables is not None:
+            command = commands.bring(target, variables)
+        async with self._session(notebook, LONG_S) as look:
+            result = await look(lambda access: access.ask(command))
         text = result["text"]
         if not dry_run and result.get("safety"):
             text += f"\n(restore with undo=true takes this back, to #{result['safety']['number']})"
@@ -249,9 +265,8 @@ class Tools:
         """Go on with the memory of the session before this kernel; files stay as they are."""
         kernel = await self._kernels.of(notebook, start=True)
         async with kernel.turn(time.monotonic() + WAIT_S):
-            command = commands.resume()
-            result = await kernel.ask(lambda access: access.client.ask(command), LONG_S)
-        return Told(result["text"], dict(result))
+            result = await kernel.ask(commands.resume(), LONG_S)
+        return Told(result["text"], result)
 
     async def replay(
         self,
@@ -282,11 +297,11 @@ class Tools:
         which = (checkpoint, skip or (), until, stop_on_difference)
         kernel = await self._kernels.of(notebook)
         async with kernel.turn(time.monotonic() + timeout_s):
-            result = await kernel.ask(lambda access: access.replay(*which, dry_run=True))
+            result = await kernel.ask(commands.replay(*which, dry_run=True))
             effects = [f"{one['cell']} {one['text']}" for one in result["effects"]]
             asks = bool(effects) and not confirm and not dry_run
             if not dry_run and not asks:
-                result = await kernel.ask(lambda access: access.replay(*which), timeout_s)
+                result = await kernel.ask(commands.replay(*which), timeout_s)
         more = {"needs_confirmation": asks, "external_effects": effects}
         text = result["text"]
         if asks:
@@ -351,11 +366,11 @@ class Tools:
         with suppress(NotRunning):
             kernel = await self._kernels.of(notebook)
 
-        async def ask(work: Callable[[Access], T]) -> T:
+        async def look(work: Callable[[Access], T]) -> T:
             if kernel is not None:
                 if kernel.trying and timeout == LONG_S:
                     raise kernel.busy()
-                return await kernel.ask(work, timeout)
+                return await kernel.look(work, timeout)
 
             def stored() -> T:
                 with choosing.opened(notebook) as access:
@@ -363,8 +378,11 @@ class Tools:
 
             return await anyio.to_thread.run_sync(stored)
 
-        yield ask
+        yield look
 
 
-def _told(cell: Cell, record: dict[str, Any]) -> Told:
+async def _told(kernel: Kernel, cell: Cell, record: dict[str, Any]) -> Told:
+    if cell.writes:
+        await kernel.write(cell)
+    record = {**record, "notebook_file": cell.file}
     return Told(cells.told(record), record, cell.images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from jupyter_timetravel import render
+from jupyter_timetravel import commands, render
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.command_line.sessions import add_session, add_timeout, session
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make it. Raises NotRunning, CheckpointRefused, RequestTimeout."""
     with session(args) as found, Progress(args, found):
-        result = found.checkpoint(args.comment, args.label, args.pin)
+        result = found.ask(commands.checkpoint(args.comment, args.label, args.pin))
     text = render.checkpoint_text(result["checkpoint"], result["pause_ms"], result["problem"])
     tell(args, text, result)
     return 0

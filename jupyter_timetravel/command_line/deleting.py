@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from jupyter_timetravel import commands
 from jupyter_timetravel.command_line.output import confirm, tell
 from jupyter_timetravel.command_line.sessions import add_session, session, spec
 from jupyter_timetravel.offline import pruning, stored
@@ -36,11 +37,11 @@ def run(args: argparse.Namespace) -> int:
 def _checkpoints(args: argparse.Namespace) -> int:
     with session(args) as found:
         # by id: a number relative to the newest means another one after each deletion
-        shown = [found.show(spec(text))["checkpoint"] for text in args.checkpoints]
+        shown = [found.ask(commands.get(spec(text)))["checkpoint"] for text in args.checkpoints]
         records = list({record["id"]: record for record in shown}.values())
         names = ", ".join(map(title, records))
         confirm(args, f"{found.title}: {names}", "Nothing brings them back.")
-        deleted = [found.delete(record["id"])["deleted"] for record in records]
+        deleted = [found.ask(commands.delete(record["id"]))["deleted"] for record in records]
     tell(args, f"deleted {names}", {"deleted": deleted, "text": f"deleted {names}"})
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from jupyter_timetravel import commands
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.sessions import add_session, session, spec
 from kernel_runtime.timeline.report import diff_text, title
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the differences. Raises NoSuchSession, UnknownCheckpoint."""
     given = [spec(text) for text in (args.a, args.b) if text is not None]
     with session(args) as found:
-        result = found.diff(*given)
-        names = [title(found.show(one)["checkpoint"]) for one in given]
+        result = found.ask(commands.diff(*given))
+        names = [title(found.ask(commands.get(one))["checkpoint"]) for one in given]
     tell(args, diff_text(names[0], names[1] if len(names) == 2 else "now", result), result)
     return 0

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from jupyter_timetravel import render
+from jupyter_timetravel import commands, render
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.sessions import add_session, session
 from jupyter_timetravel.offline.tables import table
-from kernel_runtime.timeline.model import VOLATILE_ENGINES
 from kernel_runtime.timeline.text import plural
 
 SUMMARY = "list the checkpoints of a notebook"
@@ -24,18 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table. Raises NoSuchSession, NoSuchKernel."""
     with session(args) as found:
-        result = found.list(include_auto=not args.manual)
-    rows = [_cells(record, result["running"]) for record in result["checkpoints"]]
+        result = {**found.about(), **found.ask(commands.list_checkpoints(not args.manual))}
+    rows = [_cells(record) for record in result["checkpoints"]]
     tell(args, table(_HEAD, rows) if rows else "no checkpoints", result)
     return 0
 
 
-def _cells(record: render.Record, in_use: bool) -> tuple[str, ...]:
+def _cells(record: render.Record) -> tuple[str, ...]:
     ready = [capture for capture in record["captures"] if capture["state"] == "ready"]
     engines = {capture["engine"] for capture in ready if capture["kind"] == "filesystem"}
     processes = {capture["engine"] for capture in ready if capture["kind"] == "process"}
-    if not in_use:
-        processes -= VOLATILE_ENGINES  # they have ended with their kernel
     held = ["memory"] if processes else []
     held += ["variables"] if any(capture["kind"] == "namespace" for capture in ready) else []
     held += ["workspace"] if "workspace" in engines else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from jupyter_timetravel import commands
 from jupyter_timetravel.command_line.output import confirm, tell
 from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.command_line.sessions import add_session, add_timeout, session, spec
@@ -36,11 +37,11 @@ def run(args: argparse.Namespace) -> int:
     until = None if args.until is None else spec(args.until)
     which = (spec(args.checkpoint), skip, until, args.stop_on_difference)
     with session(args) as found:
-        result = found.replay(*which, dry_run=True)
+        result = found.ask(commands.replay(*which, dry_run=True))
         if not args.dry_run:
             if result["effects"]:
                 confirm(args, result["text"], "These effects may happen again.")
             with Progress(args, found):
-                result = found.replay(*which)
+                result = found.ask(commands.replay(*which))
     tell(args, result["text"], result)
     return int(result["stopped"] is not None)

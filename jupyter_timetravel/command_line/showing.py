@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from jupyter_timetravel import render
+from jupyter_timetravel import commands, render
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.sessions import add_session, session, spec
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print it. Raises NoSuchSession, UnknownCheckpoint."""
     with session(args) as found:
-        result = found.show(spec(args.checkpoint))
+        result = found.ask(commands.get(spec(args.checkpoint)))
     text = render.details_text(result)
     if fits := result.get("restorable_here"):
         text = "\n".join([text, "  restorable here", *(f"    {line}" for line in fits)])

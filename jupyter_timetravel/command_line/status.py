@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from jupyter_timetravel import render
+from jupyter_timetravel import commands, render
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.sessions import add_session, session
 
@@ -18,6 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print it. Raises NoSuchKernel, NotRunning."""
     with session(args) as found:
-        result = found.status()
+        result = found.ask(commands.status())
     tell(args, render.status_text(result), result)
     return 0

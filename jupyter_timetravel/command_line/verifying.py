@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from jupyter_timetravel import commands
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.command_line.sessions import add_session, add_timeout, session, spec
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verify; 1 if something did not hold. Raises SessionInUse, UnknownCheckpoint."""
     with session(args) as found, Progress(args, found):
-        result = found.verify(None if args.checkpoint is None else spec(args.checkpoint))
+        target = None if args.checkpoint is None else spec(args.checkpoint)
+        result = found.ask(commands.verify(target))
     tell(args, result["text"], result)
     return int(any(one["problems"] for one in result["verified"]))

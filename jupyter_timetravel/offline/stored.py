@@ -26,6 +26,7 @@ from kernel_runtime.store.errors import TimelineInUse
 from kernel_runtime.store.keys import NotTrusted
 from kernel_runtime.store.paths import store_directory
 from kernel_runtime.timeline import Checkpoint, Timeline, new_id
+from kernel_runtime.timeline.names import Spec
 
 _ID: Final = re.compile(r"[0-9a-f]{6,32}")
 _SPEC: Final = re.compile(r"-?[0-9]{1,18}")
@@ -33,6 +34,10 @@ _SPEC: Final = re.compile(r"-?[0-9]{1,18}")
 
 class NoSuchSession(TimeTravelError):
     """The store holds no timeline of that notebook, or several: nothing was done."""
+
+
+class NotRunning(TimeTravelError):
+    """The command needs a running kernel, and none runs for that notebook: nothing was done."""
 
 
 class SessionInUse(TimeTravelError):
@@ -57,9 +62,10 @@ class Session:
         """Where its layers are."""
         return self.store.directory / "environments" / self.info.id
 
-    def checkpoint(self, text: str) -> Checkpoint:
-        """The one that is meant. Raises UnknownCheckpoint."""
-        spec = int(text) if _SPEC.fullmatch(text) else text
+    def checkpoint(self, spec: Spec) -> Checkpoint:
+        """The one that is meant; digits are a number. Raises UnknownCheckpoint."""
+        if isinstance(spec, str) and _SPEC.fullmatch(spec):
+            spec = int(spec)
         try:
             return self.timeline.resolve(spec)
         except UnknownCheckpoint as error:

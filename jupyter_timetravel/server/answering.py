@@ -18,11 +18,10 @@ from jupyter_server.base.handlers import APIHandler
 from tornado import web
 from tornado.iostream import StreamClosedError
 
-from jupyter_timetravel.offline.stored import NoSuchSession, SessionInUse
+from jupyter_timetravel.offline.stored import NoSuchSession, NotRunning, SessionInUse
 from jupyter_timetravel.server import schemas
 from jupyter_timetravel.server.errors import (
     BehindGateway,
-    NeedsKernel,
     NotAllowed,
 )
 from jupyter_timetravel.server.live import Tell
@@ -54,7 +53,7 @@ _STATUS: Final[Mapping[str, int]] = {
     NotAuthentic.__name__: 403,
     UnknownCheckpoint.__name__: 404,
     NoSuchSession.__name__: 404,
-    NeedsKernel.__name__: 409,
+    NotRunning.__name__: 409,
     SessionInUse.__name__: 409,
     TimelineInUse.__name__: 409,
     EncryptionLocked.__name__: 409,
@@ -68,7 +67,7 @@ _STATUS: Final[Mapping[str, int]] = {
     "ExportRefused": 409,
     "CleanExportRefused": 409,
     NoTimeTravel.__name__: 501,
-    BehindGateway.__name__: 501,
+    BehindGateway.__name__: 502,
     KernelGone.__name__: 502,
     RequestTimeout.__name__: 504,
 }
@@ -80,10 +79,10 @@ _HINT: Final[Mapping[str, str]] = {
     BadRequest.__name__: "GET /api/timetravel/openapi.json says what a request may hold.",
     NotAllowed.__name__: "Ask with a token or user that may do it.",
     NotTrusted.__name__: "`jupyter timetravel trust ID` in a terminal, if you trust its maker.",
-    NeedsKernel.__name__: "Start a kernel for the notebook: POST /api/sessions.",
+    NotRunning.__name__: "Start a kernel for the notebook: POST /api/sessions.",
     SessionInUse.__name__: "Shut its kernel down, or ask for the kernel's session.",
     NoTimeTravel.__name__: "Use the kernel Python 3 (time travel).",
-    BehindGateway.__name__: "Ask the server that runs the kernel.",
+    BehindGateway.__name__: "See that the gateway runs, or ask the server that runs the kernel.",
     KernelGone.__name__: "GET …/checkpoints, and ask again.",
     RequestTimeout.__name__: "GET …/status, and ask again.",
     "DeleteRefused": "PATCH it with pinned false, or restore another one first.",

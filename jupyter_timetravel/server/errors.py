@@ -9,12 +9,8 @@ class NotAllowed(TimeTravelError):
     """The server does not let this user do that: nothing was done."""
 
 
-class NeedsKernel(TimeTravelError):
-    """A session without a running kernel cannot do that: nothing was done."""
-
-
 class BehindGateway(TimeTravelError):
-    """The kernel runs on another server, behind a gateway: that one has to be asked."""
+    """The gateway that a kernel runs behind does not let this server speak to it."""
 
 
 class ServerUnreachable(TimeTravelError):

@@ -232,17 +232,18 @@ class RestoreHandler(OfSession):
     @web.authenticated
     @may_execute
     async def post(self, session: str) -> None:
-        """All of it, files or memory only, or single variables."""
+        """All of it, files or memory only, or single variables or files."""
         self.query("restore")
         args = self.body("restore")
-        if "vars" not in args:
+        which = next((name for name in ("vars", "paths") if name in args), None)
+        if which is None:
             await self.act(session, "restore", args)
             return
-        others = [name for name in args if name not in ("vars", "checkpoint") and args[name]]
+        others = [name for name in args if name not in (which, "checkpoint") and args[name]]
         if others:
-            raise BadRequest(f"vars goes with a checkpoint alone, not with {others[0]}.")
-        names = {"checkpoint": args.get("checkpoint", -1), "names": args["vars"]}
-        await self.act(session, "bring", names)
+            raise BadRequest(f"{which} goes with a checkpoint alone, not with {others[0]}.")
+        chosen = {"names" if which == "vars" else "paths": args[which]}
+        await self.act(session, "bring", {"checkpoint": args.get("checkpoint", -1), **chosen})
 
 
 class OperationHandler(OfSession):

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 from jupyter_timetravel.records import Result
-from jupyter_timetravel.server.kernels import EVENT_TOPIC, KernelLink
+from jupyter_timetravel.server.link import Link
 from jupyter_timetravel.wire import event_of
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -34,7 +34,7 @@ _LAST_S: Final = 2.0
 class LiveSession:
     """One kernel of this server."""
 
-    def __init__(self, kernel_id: str, link: KernelLink) -> None:
+    def __init__(self, kernel_id: str, link: Link) -> None:
         self.id = kernel_id
         self._link = link
 
@@ -58,7 +58,7 @@ class LiveSession:
 
     async def events(self) -> AsyncGenerator[Result, None]:
         """Contents of ``timetravel_event``; the first is empty and says that listening began."""
-        async with self._link.messages(EVENT_TOPIC) as messages:
+        async with self._link.messages(only_events=True) as messages:
             yield {}
             async for message in messages:
                 content = event_of(message)

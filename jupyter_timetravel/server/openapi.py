@@ -32,8 +32,8 @@ _ERRORS: Final[dict[str, str]] = {
     "needed, or has the session. Nothing was changed.",
     "413": "The body is too large.",
     "500": "It failed on the way; the message says what holds.",
-    "501": "The kernel has no time travel, or runs behind a gateway.",
-    "502": "The kernel ended before it answered.",
+    "501": "The kernel has no time travel.",
+    "502": "The kernel ended before it answered, or its gateway does not hand on what is asked.",
     "504": "The kernel did not answer.",
 }
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final
 
-from jupyter_timetravel.server.kernels import EVENT_TOPIC, Kernels
+from jupyter_timetravel.server.kernels import Kernels
 from jupyter_timetravel.wire import event_of
 from kernel_runtime.errors import TimeTravelError
 
@@ -66,7 +66,7 @@ class Publishing:
 
     async def _follow(self, kernel_id: str) -> None:
         try:
-            async with self._kernels.link(kernel_id).messages(EVENT_TOPIC) as messages:
+            async with self._kernels.link(kernel_id).messages(only_events=True) as messages:
                 async for message in messages:
                     content = event_of(message)
                     if content is not None:

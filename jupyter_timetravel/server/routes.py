@@ -45,7 +45,7 @@ ROUTES: Final = (
     Route("cells", "GET", "/cells", "read", "The cells that led from one to another."),
     Route("diff", "GET", "/diff", "read", "What happened from a to b."),
     Route("outside", "GET", "/outside", "read", "What was written outside of the workspace."),
-    Route("restore", "POST", "/restore", "execute", "Go back, or bring variables back.", True),
+    Route("restore", "POST", "/restore", "execute", "Go back, or bring single things back.", True),
     Route("resume", "POST", "/resume", "execute", "Go on where the last kernel stood.", True),
     Route("replay", "POST", "/replay", "execute", "Go back and run cells again.", True),
     Route("verify", "POST", "/verify", "execute", "Load what is on the disk for real.", True),
@@ -77,7 +77,9 @@ def request_of(command: str, args: Mapping[str, Any]) -> HttpRequest:
         changes = rest.get("set") or None
         return HttpRequest("PATCH" if changes else "GET", "/config", {}, changes)
     if command == "bring":
-        command, rest = "restore", {"checkpoint": rest["checkpoint"], "vars": rest["names"]}
+        command = "restore"
+        if "names" in rest:
+            rest["vars"] = rest.pop("names")
     route = BY_COMMAND[command]
     path = route.path
     if "{checkpoint}" in path:

@@ -99,10 +99,17 @@ BODIES: Final[Mapping[str, Schema]] = {
             "description": "Bring these variables into the present, and leave all else as it is. "
             "Goes with checkpoint alone; the answer is a Brought.",
         },
+        paths={
+            **_NAMES,
+            "minItems": 1,
+            "description": "Likewise these files and directories of the workspace: absolute, or "
+            "below its first directory.",
+        },
         dry_run=_NO,
         undo=_NO,
         force=_NO,
         compensate=_NO,
+        partial=_NO,
     ),
     "resume": request({}, force=_NO),
     "replay": request(
@@ -316,7 +323,8 @@ COMPONENTS: Final[Mapping[str, Schema]] = {
             "names": listed(TEXT),
             "notices": listed(listed(TEXT)),
             "text": TEXT,
-        }
+        },
+        files=listed(ref("Change")),
     ),
     "ReplayResult": answer(
         {
@@ -371,7 +379,8 @@ ANSWERS: Final[Mapping[str, Schema]] = {
             "checkpoint": ref("Record"),
             "variables": {"type": "object", "additionalProperties": ref("Summary")},
             "cells": listed(ref("Cell")),
-        }
+        },
+        restorable_here=listed(TEXT),
     ),
     "patch": answer({"checkpoint": ref("Record")}),
     "delete": answer({"deleted": ref("Record")}),

@@ -38,7 +38,7 @@ class Sessions:
         self._root = os.path.realpath(root) if root else ""
 
     async def find(self, id: str) -> LiveSession | PastSession:
-        """By a kernel's id, or by a timeline's. Raises NoSuchSession, BehindGateway, StoreError.
+        """By a kernel's id, or by a timeline's. Raises NoSuchSession, StoreError.
 
         A timeline that a kernel of this server has is that kernel's session.
         """

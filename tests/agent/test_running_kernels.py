@@ -12,6 +12,7 @@ import psutil
 import pytest
 from agent_world import end, make_book, on_disk, without
 
+from jupyter_timetravel import commands
 from jupyter_timetravel.access import running
 from jupyter_timetravel.access.live import LiveAccess
 from jupyter_timetravel.wire import KernelGone
@@ -65,8 +66,14 @@ def test_a_session_from_the_shell(book: Path, on: Start, tt: Start) -> None:
     assert kernel.run("print(x, y, open('a').read())").out == "3 4 b!"
     tt("restore", book, "join", "--vars", "x")
     assert kernel.run("print(x, y, open('a').read())").out == "2 4 b!"
+    kernel.run("open('c', 'w').write('c!');")
+    told = tt("restore", book, "join", "--paths", book.parent / "a", "--json")
+    assert [one["path"] for one in told["files"]] == ["a"]
+    assert kernel.run("print(x, y, open('a').read(), open('c').read())").out == "2 4 a c!"
+    for wrong in (("--vars", "x", "--paths", "a"), ("--paths", "a", "--only", "files")):
+        assert "goes with a checkpoint alone" in tt("restore", book, "join", *wrong, status=1)
     tt("restore", book, "join", "--only", "files")
-    assert kernel.run("print(x, y, open('a').read())").out == "2 4 a"
+    assert kernel.run("import os; print(x, y, os.path.exists('c'))").out == "2 4 False"
     on_disk(lambda: tt("show", book, "join", "--json"))
     assert tt("verify", book, "join", "--json")["verified"][0]["problems"] == []
 
@@ -96,7 +103,9 @@ def test_the_store_tells_the_same_when_the_kernel_has_ended(
     again = tt("restore", book, 2, "--dry-run", "--json")
     assert set(restored) <= {*again, "environment_differs", "environment_paths"}
     assert restored["files"] == again["files"]
+    assert {one["engine"] for one in kept[1]["checkpoint"]["captures"] if one["state"] == "ready"}
     assert "no kernel runs" in tt("checkpoint", book, status=1).lower()
+    assert "no kernel runs" in tt("restore", book, 2, "--only", "process", status=1).lower()
     assert tt("replay", book, 1, "--json", status=1)["ename"] == "NotRunning"
     tt("restore", book, 2)
     assert (book.parent / "a").read_text() == "a"
@@ -218,5 +227,5 @@ def test_a_kernel_that_ends_before_it_answers(book: Path, on: Start) -> None:
         process.suspend()
         threading.Timer(0.5, process.kill).start()
         with pytest.raises(KernelGone, match="may have been done"):
-            access.checkpoint("never")
+            access.ask(commands.checkpoint("never"))
     kernel.client.stop_channels()

@@ -175,14 +175,16 @@ def test_single_files_are_brought(notebook, client):
     after = {"a": "old a", "d/e/c": "old d/e/c", "z": "new z", "made": "m"}
     assert tree() == after
     assert notebook.run("print(x, open('a').read())").out == "2 old a"
-    # what was not there then goes
-    client.bring_files(1, "made")
+    # what was not there then goes; a name is one from where the session is
+    assert "made as it was" in notebook.run("%cd -q /\n%cd -q -\n%restore 1 --paths made").out
     assert tree() == {k: v for k, v in after.items() if k != "made"}
     # the safety checkpoint takes it back
     client.restore(done.safety.id, only="files")
     assert tree() == {"a": "new a", "z": "new z", "made": "m"}
     with pytest.raises(RestoreRefused, match="nothing differs"):
         client.bring_files(1, "nowhere")
+    reply = notebook.run("%restore 1 --paths a --only files", ok=False).reply
+    assert reply["ename"] == "UsageError" and "--paths goes with" in reply["evalue"]
     for bad in ("/etc/passwd", "../x"):
         with pytest.raises(BadRequest):
             client.bring_files(1, bad)

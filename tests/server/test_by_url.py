@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jupyter_timetravel import AsyncClient, Client
-from jupyter_timetravel.offline.stored import NoSuchSession
-from jupyter_timetravel.server.errors import NeedsKernel, NotAllowed, ServerUnreachable
+from jupyter_timetravel.offline.stored import NoSuchSession, NotRunning
+from jupyter_timetravel.server.errors import NotAllowed, ServerUnreachable
 from jupyter_timetravel.wire import NoTimeTravel, RequestTimeout
 from kernel_runtime.errors import BadRequest, TimeTravelError, UnknownCheckpoint
 from kernel_runtime.timeline import DeleteRefused
@@ -166,14 +166,17 @@ def test_a_stored_session_by_url(server: Server, start: Any) -> None:
         with Client.at(server.url, token="owner", **which) as client:
             assert [one.number for one in client.list()] == [0, 1, 2]
             assert [f.path for f in client.diff(1, 2).files] == ["f"]
-            with pytest.raises(NeedsKernel):
+            with pytest.raises(NotRunning):
                 client.status()
-            with pytest.raises(NeedsKernel), client.events():
+            with pytest.raises(NotRunning), client.events():
                 pass
             done = client.restore(1)
             assert done.safety is not None and done.safety.reason == "safety"
             assert (server.notebooks / "by-url-past" / "f").read_text() == "one"
-            client.restore(done.safety.number)
+            client.restore(undo=True)
+            assert (server.notebooks / "by-url-past" / "f").read_text() == "two"
+            with pytest.raises(NotRunning):
+                client.restore(1, only="process")
             break
     with Client.at(f"{server.url}?token=owner", session=timeline) as client:
         assert client.get(1).variables["x"]["value"] == "1"

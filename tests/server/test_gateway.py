@@ -3,55 +3,160 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from jupyter_client.session import Session
 from websocket import WebSocket, create_connection
 
 from jupyter_timetravel import Client
+from jupyter_timetravel.wire import KernelGone
 from tests.conftest import PATIENCE
 from tests.server.server_world import Server, running
 
 
-def test_through_a_gateway(server: Server, tmp_path: Path) -> None:
-    """The kernel's server answers for it; the one in front says so; the protocol passes."""
+@pytest.fixture(scope="module")
+def front(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server that people speak to; its kernels run on ``server``."""
     gateway = (
         f"--GatewayClient.url={server.url}",
         "--GatewayClient.auth_token=owner",
         "--GatewayClient.request_timeout=60",
     )
-    with running(tmp_path, *gateway) as front, front.as_user() as http:
+    with running(tmp_path_factory.mktemp("front"), *gateway) as front:
+        yield front
+
+
+@pytest.fixture
+def kernel(front: Server) -> Iterator[str]:
+    """The id of a kernel behind the gateway."""
+    with front.as_user() as http:
         model = {"path": "g.ipynb", "type": "notebook", "name": "g.ipynb"}
         made = http.post(
             f"{front.url}api/sessions", json={**model, "kernel": {"name": "python3-timetravel"}}
         )
         assert made.status_code == 201, made.text
         id = made.json()["kernel"]["id"]
-
-        about = http.get(f"/sessions/{id}").json()
-        assert about["live"] and about["time_travel"] is None and "gateway" in about["problem"]
-        told = http.get(f"/sessions/{id}/checkpoints")
-        assert (told.status_code, told.json()["error"]) == (501, "BehindGateway")
-
-        with Client.at(server.url, token="owner", kernel=id) as client:
-            assert client.checkpoint("behind the gateway").comment == "behind the gateway"
-
-        # what the sidebar does, through the server in front
-        url = front.url.replace("http", "ws", 1) + f"api/kernels/{id}/channels"
-        socket = create_connection(url, header=["Authorization: token owner"], timeout=PATIENCE)
-        result = _ask(socket, {"version": 1, "command": "list", "args": {}})
-        assert [one["comment"] for one in result["checkpoints"]][-1] == "behind the gateway"
-        socket.close()
+        yield id
         assert http.delete(f"{front.url}api/kernels/{id}").status_code == 204
 
 
-def _ask(socket: WebSocket, content: dict[str, Any]) -> Any:
-    message = Session().msg("timetravel_request", content)
-    message["channel"] = "control"
-    socket.send(json.dumps(message, default=str))
-    while True:
-        reply = json.loads(socket.recv())
-        if reply["msg_type"] == "timetravel_reply":
-            assert reply["content"]["status"] == "ok", reply["content"]
-            return reply["content"]["result"]
+def test_rest_through_a_gateway(front: Server, kernel: str) -> None:
+    page = Page(front, kernel)
+    page.run("x = 1")
+    with front.as_user() as http, Client.at(front.url, token="owner", kernel=kernel) as client:
+        with client.events(timeout=PATIENCE) as events:
+            made = client.checkpoint("behind the gateway", label="here")
+            kinds = {next(events).name, next(events).name}
+        assert "checkpoint_created" in kinds
+        about = http.get(f"/sessions/{kernel}").json()
+        assert (about["time_travel"], about["head"]) == (True, made.number), about
+        assert about["id"] in [one["id"] for one in http.get("/sessions").json()["sessions"]]
+        page.run("x = 2")
+        assert client.get(made.number).variables["x"]["value"] == "1"
+        done = client.restore("here")
+        assert done.safety is not None and page.run("print(x)") == "1\n"
+        # progress, while another cell's output goes by
+        stream = {"Accept": "text/event-stream"}
+        url = f"/sessions/{kernel}/restore"
+        told = http.post(url, json={"undo": True}, headers=stream, timeout=PATIENCE)
+        messages = [json.loads(line[5:]) for line in told.text.splitlines() if line[:5] == "data:"]
+        assert messages[-1]["type"] == "result"
+        assert "bringing memory back" in [one.get("text") for one in messages]
+        assert page.run("print(x)") == "2\n"
+        # what is stored is the gateway's own
+        refused = http.get("/sessions/0123456789abcdef/checkpoints")
+        assert (refused.status_code, refused.json()["error"]) == (404, "NoSuchSession")
+    page.close()
+
+
+def test_a_restart_behind_a_gateway(server: Server, front: Server, kernel: str) -> None:
+    """Also one that the server in front does not hear of."""
+    with Client.at(front.url, token="owner", kernel=kernel) as client:
+        client.checkpoint("before the restart")
+        for url in (front.url, server.url):
+            with front.as_user() as http:
+                answer = http.post(f"{url}api/kernels/{kernel}/restart", timeout=PATIENCE)
+                assert answer.status_code == 200, answer.text
+            try:
+                made = client.checkpoint("after")
+            except KernelGone:  # the first that is asked may find out
+                made = client.checkpoint("after")
+            assert made.id == client.list()[-1].id
+
+
+def test_a_gateway_that_goes_away(tmp_path: Path) -> None:
+    (tmp_path / "behind").mkdir()
+    (tmp_path / "front").mkdir()
+    with running(tmp_path / "behind") as behind:
+        options = (f"--GatewayClient.url={behind.url}", "--GatewayClient.auth_token=owner")
+        with running(tmp_path / "front", *options) as front, front.as_user() as http:
+            model = {"path": "g.ipynb", "type": "notebook", "name": "g.ipynb"}
+            made = http.post(
+                f"{front.url}api/sessions", json={**model, "kernel": {"name": "python3-timetravel"}}
+            )
+            id = made.json()["kernel"]["id"]
+            status = f"/sessions/{id}/status"
+            assert http.get(status).status_code == 200
+            behind.process.kill()
+            behind.process.wait()
+            told = [http.get(status) for _ in range(2)][-1]
+            assert told.status_code == 502, told.text
+            assert told.json()["error"] == "BehindGateway" and "Nothing was done" in told.text
+            front.process.kill()  # for its end it would ask the gateway again and again
+
+
+def test_the_protocol_through_a_gateway(front: Server, kernel: str) -> None:
+    """What the sidebar does."""
+    page = Page(front, kernel)
+    result = page.ask({"version": 1, "command": "checkpoint", "args": {"comment": "a page's"}})
+    assert result["checkpoint"]["comment"] == "a page's"
+    page.close()
+
+
+class Page:
+    """What a page in a browser does, through the server in front."""
+
+    def __init__(self, front: Server, kernel: str) -> None:
+        url = front.url.replace("http", "ws", 1) + f"api/kernels/{kernel}/channels"
+        self._socket: WebSocket = create_connection(
+            url, header=["Authorization: token owner"], timeout=PATIENCE
+        )
+        self._session = Session()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def run(self, code: str) -> str:
+        """Run a cell; what it printed."""
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        asked = self._send("shell", "execute_request", content)
+        out, ends = "", set()
+        while not ends >= {"execute_reply", "idle"}:
+            message = self._next()
+            if message["parent_header"].get("msg_id") != asked:
+                continue
+            if message["msg_type"] == "stream":
+                out += message["content"]["text"]
+            ends.add(message["content"].get("execution_state") or message["msg_type"])
+        return out
+
+    def ask(self, content: dict[str, Any]) -> Any:
+        """The result of a command of time travel."""
+        asked = self._send("control", "timetravel_request", content)
+        while True:
+            reply = self._next()
+            if reply["parent_header"].get("msg_id") == asked and reply["channel"] == "control":
+                assert reply["content"]["status"] == "ok", reply["content"]
+                return reply["content"]["result"]
+
+    def _send(self, channel: str, msg_type: str, content: dict[str, Any]) -> str:
+        message = self._session.msg(msg_type, content)
+        self._socket.send(json.dumps({**message, "channel": channel}, default=str))
+        return str(message["header"]["msg_id"])
+
+    def _next(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(self._socket.recv())
+        return message

@@ -117,6 +117,10 @@ def test_a_running_session(server: Server, start: Any, http: httpx.Client, ask: 
     assert kernel.run("print(x, z)") == "2 3"
     brought = ask("POST", "/restore", json={"checkpoint": number, "vars": ["x"]})
     assert brought["names"] == ["x"] and kernel.run("print(x, z)") == "1 3"
+    kernel.run("open('f', 'w').write('three'); open('g', 'w').write('g');")
+    files = ask("POST", "/restore", json={"checkpoint": number, "paths": ["f"]})
+    assert [one["path"] for one in files["files"]] == ["f"]
+    assert kernel.run("print(x, z, open('f').read(), open('g').read())") == "1 3 one g"
     ask("POST", "/restore", json={"checkpoint": number, "only": "files"})
     assert kernel.run("print(x, z, open('f').read())") == "1 3 one"
     again = ask("POST", "/replay", json={"checkpoint": 1, "until": 2})
@@ -156,7 +160,8 @@ def test_what_is_wrong_is_told_and_nothing_is_done(start: Any, ask: Checked) -> 
     assert refused("POST", "/restore", 404, json={"checkpoint": "nothing"}) == "UnknownCheckpoint"
     assert refused("DELETE", "/checkpoints/-1", 409) == "DeleteRefused"
     for body in ({"checkpoint": 1, "what": 1}, {"checkpoint": True}, {"only": "memory"}, [], "x",
-                 {"vars": ["x"], "only": "files"}, {"vars": []}, {"dry_run": 1}):  # fmt: skip
+                 {"vars": ["x"], "only": "files"}, {"vars": ["x"], "paths": ["f"]},
+                 {"vars": []}, {"paths": []}, {"dry_run": 1}):  # fmt: skip
         assert refused("POST", "/restore", 400, json=body) == "BadRequest"
     assert refused("POST", "/restore", 400, content=b"{") == "BadRequest"
     assert refused("POST", "/restore", 400, content=b"\xff") == "BadRequest"
@@ -214,8 +219,8 @@ def test_a_stored_session(server: Server, start: Any, ask: Checked, http: httpx.
     assert [one["path"] for one in plan["files"]] == ["f"] and path.read_text() == "three"
     done = ask("POST", "/restore", json={"checkpoint": 1})
     assert path.read_text() == "one" and done["checkpoint"]["is_head"]
-    assert ask("POST", "/restore", 400, json={"undo": True})["error"] == "BadRequest"
-    ask("POST", "/restore", json={"checkpoint": done["safety"]["number"]})
+    undone = ask("POST", "/restore", json={"undo": True})
+    assert undone["checkpoint"]["id"] == done["safety"]["id"]
     assert path.read_text() == "three"
 
     ask("PATCH", "/checkpoints/2", json={"label": "two", "comment": "c", "pinned": True})
@@ -229,7 +234,7 @@ def test_a_stored_session(server: Server, start: Any, ask: Checked, http: httpx.
                         ("GET", "/status"), ("GET", "/outside"), ("GET", "/config")):  # fmt: skip
         body = {"checkpoint": 1} if place == "/replay" else {}
         options = {} if verb == "GET" else {"json": body}
-        assert ask(verb, place, 409, **options)["error"] == "NeedsKernel"
+        assert ask(verb, place, 409, **options)["error"] == "NotRunning"
 
     # the next kernel goes on there, and then the timeline is that kernel's session
     kernel = start("past/a.ipynb")
