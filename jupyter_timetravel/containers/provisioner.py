@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 import signal
 import tempfile
@@ -26,13 +25,14 @@ from typing import Any, Final
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
-from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
+from jupyter_core.paths import jupyter_runtime_dir
 
 from jupyter_timetravel.containers import orphans
 from jupyter_timetravel.containers.daemon import Daemon, Found
 from jupyter_timetravel.containers.errors import ContainerError
 from jupyter_timetravel.containers.exporting import BASE_FILE
 from jupyter_timetravel.containers.options import parse
+from jupyter_timetravel.containers.places import state_directory
 from jupyter_timetravel.provisioner import UnsupportedKernel, settings_arguments
 from kernel_runtime.store.paths import key_directory, private_directory
 from kernel_runtime.supervisor.document import VARIABLE as NOTEBOOK_VARIABLE
@@ -223,7 +223,7 @@ class DockerProvisioner(LocalProvisioner):
         """The directories of the store and the home, and that of the keys."""
         assert self._runtime is not None
         uid, gid = map(int, self._options.user.split(":"))
-        state = _state(self._options.image)
+        state = state_directory(self._options.image)
         if uid == os.getuid():
             for name in ("store", "home"):
                 private_directory(state / name)
@@ -330,15 +330,3 @@ class DockerProvisioner(LocalProvisioner):
 
 def _runtimes() -> Path:
     return Path(jupyter_runtime_dir())
-
-
-def _state(image: str) -> Path:
-    """What the sessions in containers of one image keep: not shared with those outside, whose
-    environment is another one. The tag plays no part: a new build goes on with the old sessions."""
-    name = image.partition("@")[0]
-    head, colon, tag = name.rpartition(":")
-    if colon and "/" not in tag:
-        name = head
-    mark = blake2b(name.encode(), digest_size=4).hexdigest()
-    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[-40:]
-    return Path(jupyter_data_dir(), "timetravel-containers", f"{readable}-{mark}").absolute()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jupyter_timetravel.containers.places import store_of
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.errors import WorkspaceRestoreRefused
 from kernel_runtime.engines.workspace.places import refuse_elsewhere
@@ -78,6 +79,13 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     """The option that all of these commands have."""
     parser.add_argument(
         "--store", metavar="DIR", help="the store (default: $JUPYTER_TIMETRAVEL_STORE, or yours)"
+    )
+    parser.add_argument(
+        "--docker",
+        metavar="IMAGE",
+        dest="store",
+        type=store_of,
+        help="the store of kernels in containers of this image",
     )
 
 

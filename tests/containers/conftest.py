@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -21,6 +22,10 @@ from tests.conftest import PATIENCE, Notebook, needs, open_up
 
 IMAGE = os.environ.get("TT_CONTAINER_IMAGE", "")
 START = Callable[..., Notebook]
+PACKAGES = (
+    "import os, sys, json, glob; here = glob.glob(sys.prefix + '/lib/python3*/site-packages')[0]"
+)
+"""A cell that finds where packages are."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -114,6 +119,37 @@ def ours(docker: Any, place: Path) -> list[Any]:
     runtime directory lies elsewhere.)"""
     found = docker.containers.list(all=True, filters={"label": f"{LABEL}={os.getuid()}"})
     return [c for c in found if c.labels.get(f"{LABEL}.directory", "").startswith(str(place))]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def revive(notebook: Notebook) -> None:
+    """Start the kernel again after its container went away, as Jupyter does."""
+    until(lambda: not notebook.manager.is_alive(), "the container's end is noticed")
+    notebook.manager.restart_kernel(now=True)
+    notebook.client.wait_for_ready(timeout=PATIENCE)
+
+
+def container(docker: Any, place: Path) -> Any:
+    """The one that runs."""
+    [found] = [c for c in ours(docker, place) if c.status == "running"]
+    return found
+
+
+def durable(notebook: Notebook, label: str) -> bool:
+    """Whether a checkpoint's variables and process are on the disk."""
+    captures = notebook.command("get", checkpoint=label)["checkpoint"]["captures"]
+    states = {(c["kind"], c["engine"]): c["state"] for c in captures}
+    wanted = (("namespace", "dill"), ("process", "image"))
+    for key in wanted:
+        assert states.get(key) != "failed", captures
+    return all(states.get(key) == "ready" for key in wanted)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,36 +17,13 @@ import pytest
 
 from jupyter_timetravel.containers import orphans
 from jupyter_timetravel.containers.daemon import LABEL, Daemon
-from tests.conftest import PATIENCE, Notebook
-from tests.containers.conftest import START, ours
-
-PACKAGES = (
-    "import os, sys, json, glob; here = glob.glob(sys.prefix + '/lib/python3*/site-packages')[0]"
-)
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
-def revive(notebook: Notebook) -> None:
-    """Start the kernel again after its container went away, as Jupyter does."""
-    until(lambda: not notebook.manager.is_alive(), "the container's end is noticed")
-    notebook.manager.restart_kernel(now=True)
-    notebook.client.wait_for_ready(timeout=PATIENCE)
-
-
-def container(notebook: Notebook, docker: Any, place: Path) -> Any:
-    [found] = [c for c in ours(docker, place) if c.status == "running"]
-    return found
+from tests.conftest import PATIENCE
+from tests.containers.conftest import PACKAGES, START, container, durable, ours, revive, until
 
 
 def test_a_session_goes_back(start: START, place: Path, docker: Any) -> None:
     notebook = start(memory="2g", cpus=1.5)
-    facts = container(notebook, docker, place).attrs["HostConfig"]
+    facts = container(docker, place).attrs["HostConfig"]
     assert facts["CapDrop"] == ["ALL"]
     assert (facts["Memory"], facts["NanoCpus"]) == (2 << 30, 1_500_000_000)
     notebook.run(
@@ -91,7 +67,7 @@ def test_the_container_goes_away_again_and_again(start: START, place: Path, dock
         label = f"r{round}"
         notebook.run(f"%checkpoint --label {label}")
         until(partial(durable, notebook, label), f"{label} is on the disk")
-        container(notebook, docker, place).remove(force=True)
+        container(docker, place).remove(force=True)
         revive(notebook)
         report = notebook.run("%timetravel resume").out
         cell = notebook.run(
@@ -100,15 +76,6 @@ def test_the_container_goes_away_again_and_again(start: START, place: Path, dock
         assert cell.out == f"{list(range(round))} True {[f'only{i + 1}' for i in range(round)]}", (
             report
         )
-
-
-def durable(notebook: Notebook, label: str) -> bool:
-    captures = notebook.command("get", checkpoint=label)["checkpoint"]["captures"]
-    states = {(c["kind"], c["engine"]): c["state"] for c in captures}
-    wanted = (("namespace", "dill"), ("process", "image"))
-    for key in wanted:
-        assert states.get(key) != "failed", captures
-    return all(states.get(key) == "ready" for key in wanted)
 
 
 SERVER = """

@@ -42,11 +42,13 @@ def end(notebook: Any) -> None:
     notebook.manager.shutdown_kernel()
 
 
-def call(*words: str | Path, store: Path, status: int = 0, **env: str) -> str:
+def call(*words: str | Path, store: Path | None = None, status: int = 0, **env: str) -> str:
     """``jupyter timetravel …`` as a child; what it prints, errors where it is to fail."""
+    if store is not None:
+        env["JUPYTER_TIMETRAVEL_STORE"] = str(store)
     done = subprocess.run(
         [sys.executable, "-c", MAIN, *map(str, words)],
-        env={**os.environ, "JUPYTER_TIMETRAVEL_STORE": str(store), "PYTHONPATH": str(ROOT), **env},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=60,
