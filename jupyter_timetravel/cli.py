@@ -65,6 +65,7 @@ COMMANDS: Final = Commands(
         "verify": "command_line.verifying",
         "delete": "command_line.deleting",
         "prune": "offline.pruning",
+        "redact": "redaction.redact_command",
         "adopt": "offline.adopting",
         "encrypt": "offline.encrypting",
         "export": "offline.sending",

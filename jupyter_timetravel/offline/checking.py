@@ -80,10 +80,11 @@ def check(store: Store) -> Findings:
     """Look at everything."""
     found, stores = Findings(), Stores(store)
     found.problems += store.problems()
-    files, namespaces = stores.files, stores.namespaces
+    files, namespaces, documents = stores.files, stores.namespaces, stores.documents
     damaged = {
         **_read_all(files.blobs(), lambda name: files.get(Digest(name)), found),
         **_read_all(namespaces.blobs(), namespaces.get, found),
+        **_read_all(documents.blobs(), documents.get, found),
     }
     try:
         for info in store.timelines():
@@ -131,9 +132,10 @@ def _session(stores: Stores, info: TimelineInfo, damaged: dict[str, str], found:
 
 
 def _missing(stores: Stores, needs: Needs) -> dict[str, str]:
-    files, namespaces = set(stores.files.blobs()), set(stores.namespaces.blobs())
+    files = set(stores.files.blobs())
+    contents = {*stores.namespaces.blobs(), *stores.documents.blobs()}
     held = {path.name for path in (stores.files.path / "held").iterdir()}
-    gone = (needs.files - files - held) | (needs.namespaces - namespaces)
+    gone = (needs.files - files - held) | (needs.namespaces - contents)
     return dict.fromkeys(gone, "it is not there")
 
 

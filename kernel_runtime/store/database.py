@@ -161,10 +161,7 @@ class Store:
                     (raw_path, kernel_name),
                 ).fetchone()
             state = TimelineState(*row) if row else TimelineState(new_id())
-            lock = self._lock_path(state.id)
-            if not locks.acquire(lock):
-                raise TimelineInUse(str(path), locks.holder(lock))
-            try:
+            with self._holding(state.id, str(path)):
                 self._refuse_plain()
                 if row is None:
                     self._connection.execute(
@@ -172,21 +169,49 @@ class Store:
                         " VALUES (?, ?, ?, ?, ?)",
                         (state.id, raw_path, kernel_name, _now(), state.next_number),
                     )
-                found = self._checkpoints(state.id)
-                self._note_doubtful(state.id, found)
-                timeline = Timeline(*_whole(state, found))
-                for checkpoint in list(timeline):
-                    captures = tuple(
-                        _after_restart(c, checkpoint, epoch) for c in checkpoint.captures
-                    )
-                    if captures != checkpoint.captures:
-                        changed = timeline.replace(checkpoint.id, captures=captures)
-                        keys = self._keys_for(changed)
-                        rows.write_captures(self._connection, state.id, changed, keys)
-            except BaseException:
-                locks.release(lock)
-                raise
+                timeline = self._load(state, epoch)
         self._timelines.add(state.id)
+        return timeline
+
+    def take(self, id: str, *, epoch: str) -> Timeline:
+        """A timeline that this process then has, also one that belongs to no notebook.
+
+        Raises TimelineInUse if a kernel has it, StoreError if there is none.
+        """
+        with self._transaction():
+            row = self._connection.execute(
+                "SELECT id, head, last_safety, next_number FROM timelines WHERE id = ?", (id,)
+            ).fetchone()
+            if row is None:
+                raise StoreError(f"The store {self.directory} has no timeline {id} any more.")
+            with self._holding(id, f"session {id[:12]}"):
+                timeline = self._load(TimelineState(*row), epoch)
+        self._timelines.add(id)
+        return timeline
+
+    @contextmanager
+    def _holding(self, id: str, name: str) -> Iterator[None]:
+        """Take a timeline's lock; it stays taken unless what is done within fails."""
+        lock = self._lock_path(id)
+        if not locks.acquire(lock):
+            raise TimelineInUse(name, locks.holder(lock))
+        try:
+            yield
+        except BaseException:
+            locks.release(lock)
+            raise
+
+    def _load(self, state: TimelineState, epoch: str) -> Timeline:
+        """Read it, with captures that ended with their supervisor written as that."""
+        found = self._checkpoints(state.id)
+        self._note_doubtful(state.id, found)
+        timeline = Timeline(*_whole(state, found))
+        for checkpoint in list(timeline):
+            captures = tuple(_after_restart(c, checkpoint, epoch) for c in checkpoint.captures)
+            if captures != checkpoint.captures:
+                changed = timeline.replace(checkpoint.id, captures=captures)
+                keys = self._keys_for(changed)
+                rows.write_captures(self._connection, state.id, changed, keys)
         return timeline
 
     def timelines(self) -> list[TimelineInfo]:
@@ -358,6 +383,40 @@ class Store:
                 keys = self._keys_for(checkpoint)
                 rows.write_checkpoint(self._connection, state.id, checkpoint, keys)
 
+    def rewrite(self, state: TimelineState, checkpoints: Iterable[Checkpoint]) -> None:
+        """Write these checkpoints anew, whole, also what of them never changes otherwise.
+
+        What was in their rows is overwritten in the database's pages, not just let go of; see
+        ``write_anew``. Works on a full disk. Raises StoreError, and then nothing was written.
+        """
+        given = [replace(one, variables=dict(one.variables)) for one in checkpoints]
+        with self._reading():
+            self._connection.execute("PRAGMA secure_delete = ON")
+        self.save(state, given, deleted_ids=[one.id for one in given])
+
+    def write_anew(self) -> None:
+        """Write the database's file anew, so that nothing that was deleted is left in it.
+
+        Needs twice its room for a moment, and that nobody else is in a transaction. Raises
+        StoreError; the file is as it was.
+        """
+        with self._reading():
+            busy = self._fold_log()
+            self._connection.execute("VACUUM")
+            if self._fold_log() or busy:
+                raise refused(
+                    self.directory / FILE_NAME,
+                    "another program reads it, so its log could not be emptied",
+                    "Do it again when no kernel runs.",
+                )
+
+    def _fold_log(self) -> bool:
+        """Bring the log into the file and cut it to nothing; whether somebody was in the way."""
+        if self._syncs_by_itself:
+            return False
+        (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return bool(busy)
+
     def references(self, kind: str, engine: str | None = None) -> set[str]:
         """Every ``ref`` that some capture of that kind (and engine) still needs, in all
         timelines; what they do not name any more may be deleted, see ``settle``."""
@@ -418,12 +477,7 @@ class Store:
         """
         with self._transaction(durable=True):
             count = seal_rows(self._connection)
-        with self._reading():
-            if not self._syncs_by_itself:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            self._connection.execute("VACUUM")
-            if not self._syncs_by_itself:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self.write_anew()
         return count
 
     # -- signatures -------------------------------------------------------------------------

@@ -243,17 +243,19 @@ class DmtcpImageStore:
                     total += os.stat(os.path.join(root, name)).st_blocks * 512
         return total
 
-    def sweep(self, keep: Container[str], *, before_ns: int) -> int:
+    def sweep(self, keep: Container[str], *, before_ns: int, idle: bool = False) -> int:
         """Delete the images that are not to be kept; return the bytes that this freed.
 
         before_ns: time.time_ns() before it was found out what is to be kept. What was written a
-        minute before that, or since, is kept, too. Raises StoreError.
+        minute before that, or since, is kept, too. idle: see ``ImageStore.sweep``.
+        Raises StoreError.
         """
         freed = 0
+        before_ns -= 0 if idle else _GRACE_NS
         try:
             for directory in self.path.iterdir() if self.path.is_dir() else ():
                 ref = directory.name.removeprefix(_TAKEN)
-                if ref in keep or directory.stat().st_mtime_ns >= before_ns - _GRACE_NS:
+                if ref in keep or directory.stat().st_mtime_ns >= before_ns:
                     continue
                 freed += sum(path.stat().st_size for path in directory.iterdir())
                 # first: half a directory is no image

@@ -177,18 +177,18 @@ class DumpStore:
             return [Digest(d.name) for d in self.path.iterdir() if (d / "manifest").is_file()]
         return []
 
-    def sweep(self, keep: Container[str], *, before_ns: int) -> None:
+    def sweep(self, keep: Container[str], *, before_ns: int, idle: bool = False) -> None:
         """Delete the images that are not to be kept.
 
         before_ns: time.time_ns() before it was found out what is to be kept. What was written a
         minute before that, or since, is kept, too. Does nothing while an image is being written.
-        Raises StoreError.
+        idle: see ``ImageStore.sweep``. Raises StoreError.
         """
         if not self.path.is_dir():
             return
         try:
             with locked(self.path, exclusive=True):
-                self._sweep(keep, before_ns - _GRACE_NS)
+                self._sweep(keep, before_ns if idle else before_ns - _GRACE_NS)
         except BlockingIOError:
             return
         except OSError as cause:

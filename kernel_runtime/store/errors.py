@@ -37,7 +37,7 @@ class DatabaseDamaged(StoreError):
         )
 
 
-def refused(path: Path, cause: BaseException, mend: str = "") -> StoreError:
+def refused(path: Path, cause: BaseException | str, mend: str = "") -> StoreError:
     """A StoreError for a path: what failed, what still works, what to do."""
     return StoreError(
         f"The store {path} cannot be used: {cause}. The session runs on; what was not stored is "

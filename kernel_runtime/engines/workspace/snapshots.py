@@ -83,27 +83,45 @@ def write_manifest(
     left_out: Sequence[LeftOut],
 ) -> SnapshotId:
     """Store a root manifest; the trees are written already. Returns the snapshot's id."""
-    rows: list[dict[str, Any]] = []
     states = [state for _, state in roots if state is not None]
-    for path, state in roots:
-        entry = None
-        if state is not None:
-            entry = encode_row(replace(state.entry, tree=state.tree or "", name=_ROOT_NAME))
-        rows.append({"path": to_text(str(path).encode("utf-8", "surrogateescape")), "entry": entry})
+    entries = tuple(
+        (path, None if state is None else replace(state.entry, tree=state.tree or ""))
+        for path, state in roots
+    )
+    return put_manifest(
+        store,
+        Manifest(
+            SnapshotId(""), entries, tuple(rules), tuple(left_out),
+            files=sum(state.total_files for state in states),
+            directories=sum(state.total_dirs + 1 for state in states),
+            bytes=sum(state.total_bytes for state in states),
+            excluded=sum(state.total_excluded for state in states),
+        ),
+    )  # fmt: skip
+
+
+def put_manifest(store: BlobStore, manifest: Manifest) -> SnapshotId:
+    """Store a root manifest under a serial number of its own; its id is what it gets."""
+    rows: list[dict[str, Any]] = []
+    for path, entry in manifest.roots:
+        row = None if entry is None else encode_row(replace(entry, name=_ROOT_NAME))
+        rows.append({"path": to_text(str(path).encode("utf-8", "surrogateescape")), "entry": row})
     omitted = None
-    if left_out:
-        listed = [[one.root, to_text(one.path), one.reason, one.absent] for one in left_out]
+    if manifest.left_out:
+        listed = [
+            [one.root, to_text(one.path), one.reason, one.absent] for one in manifest.left_out
+        ]
         omitted = store.put(json.dumps(listed, separators=(",", ":")).encode("ascii"))
     value = {
         "format": _FORMAT,
         "serial": uuid.uuid4().hex,
         "roots": rows,
-        "rules": list(rules),
+        "rules": list(manifest.rules),
         "left_out": omitted,
-        "files": sum(state.total_files for state in states),
-        "directories": sum(state.total_dirs + 1 for state in states),
-        "bytes": sum(state.total_bytes for state in states),
-        "excluded": sum(state.total_excluded for state in states),
+        "files": manifest.files,
+        "directories": manifest.directories,
+        "bytes": manifest.bytes,
+        "excluded": manifest.excluded,
     }
     return SnapshotId(store.put(json.dumps(value, separators=(",", ":")).encode("ascii")))
 

@@ -1,0 +1,171 @@
+"""Taking a secret out of a timeline, and out of the files of the store.
+
+Order: the memory of processes goes first, which needs no room and gives some; then what is kept is
+written without the secret and flushed, then the rows name that, in one transaction; only then what
+held it is deleted. Cut short at any moment, each checkpoint is as it was or as it will be, and
+doing it again finishes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Any
+
+from jupyter_timetravel.offline.environment import overlay_of
+from jupyter_timetravel.redaction import files, layers, records, variables
+from jupyter_timetravel.redaction.looking import Plan, Stores
+from jupyter_timetravel.redaction.needle import Needle
+from kernel_runtime.engines.workspace.engine import WorkspaceEngine
+from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.store import reserve
+from kernel_runtime.store.database import FILE_NAME, Store
+from kernel_runtime.store.digests import Digest
+from kernel_runtime.store.dmtcp_images import DmtcpImageStore
+from kernel_runtime.store.dumps import DumpStore
+from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.images import ImageStore
+from kernel_runtime.timeline import Capture, Checkpoint
+from kernel_runtime.timeline.model import Note
+
+_GONE = "redacted: its memory may have held what was taken out"
+
+
+def redact(stores: Stores, plan: Plan, needle: Needle) -> None:
+    """Do it to one timeline, which this process has. Raises StoreError, OSError, WorkspaceError."""
+    store, timeline = plan.session.store, plan.session.timeline
+    without_memory = [
+        timeline.replace(one.id, captures=tuple(_let_go(plan, c) for c in one.captures))
+        for one in list(timeline)
+        if any((c.engine, c.ref) in plan.processes for c in one.captures)
+    ]
+    if without_memory:
+        store.save(timeline.state, without_memory)
+        sweep_processes(store, {timeline.id})
+    released: set[str] = set()
+
+    def write() -> None:
+        with stores.namespaces.writing(), stores.documents.writing(), stores.files.adding():
+            changed = [made for one in list(timeline) if (made := _new(stores, plan, one, needle))]
+            stores.namespaces.flush()
+            stores.documents.flush()
+            stores.files.flush()
+            store.rewrite(timeline.state, changed)
+        released.update(ref for ref, paths in plan.snapshots.items() if paths)
+
+    reserve.used_for(store.directory, write)
+    store.settle()
+    if plan.environment is not None:
+        layers.remove(plan.environment, plan.hits)
+    for ref in released:
+        stores.files.unpin(Digest(ref))
+
+
+def _let_go(plan: Plan, capture: Capture) -> Capture:
+    if (capture.engine, capture.ref) not in plan.processes:
+        return capture
+    return replace(capture, state="evicted", bytes=0, ref=None, error=_GONE, details={})
+
+
+def _new(stores: Stores, plan: Plan, checkpoint: Checkpoint, needle: Needle) -> Checkpoint | None:
+    """The checkpoint without it, what it names stored; None if nothing is another."""
+    clean = plan.records.get(checkpoint.id, checkpoint)
+    captures = tuple(
+        _capture(stores, plan, checkpoint, before, noted, needle)
+        for before, noted in zip(checkpoint.captures, clean.captures, strict=False)
+    )
+    made = replace(clean, captures=captures)
+    return None if clean is checkpoint and captures == checkpoint.captures else made
+
+
+def _capture(
+    stores: Stores,
+    plan: Plan,
+    checkpoint: Checkpoint,
+    before: Capture,
+    noted: Capture,
+    needle: Needle,
+) -> Capture:
+    """before: as it is now; noted: as it was, with its texts cleaned."""
+    ref = before.ref or ""
+    if before.error == _GONE:
+        return before
+    if before.state != "ready":
+        return noted
+    notes: list[Note] = []
+    if before.kind == "namespace" and (found := plan.namespaces.get(ref)):
+        manifest = stores.namespaces.manifest(ref)
+        made = variables.rewrite(stores.namespaces, manifest, found, needle)
+        ref = stores.namespaces.save_manifest(made)
+        notes = [Note("variable", name, why) for name, why in found.lost.items()]
+    elif before.kind == "document" and ref in plan.documents:
+        ref = records.rewrite(stores.documents, ref, needle)
+    elif before.engine == "overlay" and plan.environment is not None:
+        capture = overlay_of(checkpoint)
+        held = plan.environment.stacks_of(capture) if capture is not None else {}
+        mine = {layer for stack in held.values() for layer in stack}
+        shown = sorted({hit.shown for hit in plan.hits if hit.layer in mine})
+        notes = [Note("file", needle.cleaned(path), files.REASON) for path in shown]
+    elif before.kind == "filesystem" and (paths := plan.snapshots.get(ref)):
+        ref = files.rewrite(stores.files, ref, paths)
+        notes = [
+            Note("file", needle.cleaned(printable(path)), files.REASON) for _, path in sorted(paths)
+        ]
+    known = {(note.kind, note.subject) for note in notes}
+    kept = [note for note in noted.not_captured if (note.kind, note.subject) not in known]
+    return replace(noted, ref=ref or None, not_captured=(*kept, *notes))
+
+
+# -- what nothing names any more ------------------------------------------------------------------
+
+
+def sweep_processes(store: Store, taken: Collection[str]) -> None:
+    """Delete what was written of processes and is named by no checkpoint. taken: timelines that
+    this process has: no kernel is about to name something in them."""
+    before_ns = time.time_ns()
+    idle = not any(info.in_use and info.id not in taken for info in store.timelines())
+    for engine, made in (("image", ImageStore), ("criu", DumpStore), ("dmtcp", DmtcpImageStore)):
+        kept = store.references("process", engine)
+        made(store.directory).sweep(kept, before_ns=before_ns, idle=idle)
+
+
+def sweep(store: Store, stores: Stores, taken: Collection[str]) -> list[str]:
+    """Delete what held it from the disk; returns what could not be, in words."""
+    left: list[str] = []
+    for index in (store.directory / "journal").glob("index-*.json"):
+        index.unlink()  # a cache of what is known of files, which the next kernel makes again
+    try:
+        sweep_processes(store, taken)
+        with closing(
+            WorkspaceEngine([], stores.files, journal_dir=store.directory / "journal")
+        ) as engine:
+            engine.collect_garbage()
+        stores.namespaces.sweep(lambda: store.references("namespace"))
+        stores.documents.sweep(lambda: store.references("document"))
+    except (StoreError, OSError) as error:
+        left.append(f"content that held it is still in the store, unnamed: {error}")
+    for backup in sorted(store.directory.glob(f"{FILE_NAME}.v*-backup")):
+        backup.unlink()
+    try:
+        store.write_anew()
+    except StoreError as error:
+        left.append(f"free pages of the database may hold older records: {error}")
+    return left
+
+
+def still_there(store: Store, stores: Stores, plan: Plan) -> list[str]:
+    """Which of the refs that held it are on the disk still, in words."""
+    held = [
+        *(ref for ref, found in plan.namespaces.items() if found and _has(stores.namespaces, ref)),
+        *(ref for ref, paths in plan.snapshots.items() if paths and stores.files.has(Digest(ref))),
+    ]
+    return [f"{len(held)} lists of what it was in are on the disk still"] if held else []
+
+
+def _has(namespaces: Any, ref: str) -> bool:
+    with suppress(StoreError):
+        namespaces.get(ref)
+        return True
+    return False
