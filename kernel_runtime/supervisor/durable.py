@@ -209,8 +209,7 @@ class Durability:
                 # until its name is in the database, no sweep may take what it is made of
                 with self.engine.store.writing():
                     capture = await self._capture(id)
-                    self._session.put_capture(id, capture)
-                    await session.published(id)
+                    await session.put_durable(id, capture)
                 return capture
             except (ChannelError, CheckpointRefused) as error:
                 if id not in session.frozen or self._stopping or not left:

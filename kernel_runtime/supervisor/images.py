@@ -154,8 +154,7 @@ class Images:
                 MONOTONIC: details[MONOTONIC],
             },
         )
-        session.put_capture(id, capture)
-        await session.published(id)
+        await session.put_durable(id, capture)
         return True
 
     async def _thin(self) -> None:

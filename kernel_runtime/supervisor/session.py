@@ -625,6 +625,17 @@ class Session:
             self.timeline.set_capture(id, capture)
             self.save_changed(id)
 
+    async def put_durable(self, id: str, capture: Capture) -> None:
+        """Likewise with what outlives the kernel: shown when its row is on the disk, not before.
+
+        Else a kernel that is killed right after it was shown would turn out not to have it.
+        """
+        await self.published(id)
+        if id in self.timeline:
+            self.persistence.save(self.timeline, self.timeline[id].with_capture(capture))
+            await self.persistence.written()
+            self.put_capture(id, capture)
+
     def save_changed(self, id: str) -> None:
         """Write what has changed on a checkpoint, and tell everybody."""
         # what is not in the store yet goes there as it is then
