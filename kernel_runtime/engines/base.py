@@ -55,7 +55,7 @@ class ProcessEngine(Protocol):
     """One way to freeze a whole process and to wake it. Holds no history."""
 
     name: str  # written in each checkpoint: never rename
-    can_copy: bool  # whether a checkpoint can be read beside the live process (`copy`)
+    can_copy: bool  # whether any checkpoint can be read beside the live process (`copy`)
 
     async def freeze(
         self,
@@ -73,6 +73,9 @@ class ProcessEngine(Protocol):
         fds: its link, its standard output, its standard error. Its old pid must be free.
         Raises RestoreFailed; then no process was started.
         """
+
+    def can_read(self, frozen: Frozen) -> bool:
+        """Whether this checkpoint can be read so now."""
 
     async def copy(self, frozen: Frozen, fds: Sequence[int]) -> int:
         """Start a process that has the frozen one's memory, beside the live one; return its pid.

@@ -3,7 +3,8 @@
 The executor runs under `dmtcp_launch` from its start, and so does whatever it starts. A checkpoint
 is made while the executor is *parked*: its main thread waits for a word on the link. A process that
 comes back finds its link dead there, connects to a named socket in a directory that the sandbox and
-the supervisor share, and is handed a new one.
+the supervisor share, and is handed a new one. The newest checkpoint's variables can be read until
+the next one, by way of a stand-in (kernel_runtime.engines.stand_in).
 
 Keeps:  memory, threads, child processes and what connects them, open files with their offsets.
 Loses:  connections to elsewhere; whatever DMTCP itself cannot hold (docs/dmtcp.md).
@@ -33,8 +34,9 @@ from kernel_runtime.dmtcp import (
     launch_command,
     restart_command,
 )
-from kernel_runtime.dmtcp.errors import CommandTimeout
+from kernel_runtime.dmtcp.errors import CommandTimeout, CoordinatorGone
 from kernel_runtime.engines.base import Frozen, Woken
+from kernel_runtime.engines.stand_in import StandIn
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.dmtcp_images import DmtcpImageStore, HandedOut
@@ -48,6 +50,9 @@ _CHECKPOINT_S: Final = 600.0
 _EMPTY_S: Final = 10.0
 _RESTART_S: Final = 300.0
 _LOOK_S: Final = 0.5
+_READ_S: Final = 30.0
+"""Seconds that a checkpoint waits for the variables of the one before it to be read."""
+_READ_LOOK_S: Final = 0.02
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
@@ -59,8 +64,11 @@ class ParkingExecutor(Protocol):
     async def park(self) -> dict[str, Any]:
         """Have it wait between two cells; return its report. Raises CheckpointRefused."""
 
-    def unpark(self) -> None:
-        """Have it go on. One that is gone is no error."""
+    def unpark(self, stand_in: int | None = None) -> None:
+        """Have it go on. One that is gone is no error.
+
+        stand_in: a socket at which a fork of it is to wait, see executor/stand_in.py.
+        """
 
 
 class DmtcpEngine:
@@ -77,8 +85,14 @@ class DmtcpEngine:
         self._shared = Path()
         self._cwd = "/"
         self._publishing: dict[str, asyncio.Task[None]] = {}
+        self._stand_in: StandIn | None = None
+        self._reads = True
+        self.is_read: Callable[[str], bool] = lambda checkpoint: False
+        """Whether somebody reads a checkpoint, or is about to, and it is worth waiting for."""
         self.on_failed: Callable[[str, str], None] = lambda ref, why: None
         """Told of an image that could not be written after all, with the reason."""
+        self.on_unread: Callable[[], None] = lambda: None
+        """Told that a copy was given up, and that none is made any more."""
 
     # Life
 
@@ -118,6 +132,7 @@ class DmtcpEngine:
     async def launch(self, argv: Sequence[str]) -> list[str]:
         """What to run instead of a program, so that it is under DMTCP. Raises SandboxError."""
         try:
+            await self._end_stand_in()
             await self._ready()
         except DmtcpError as error:
             raise SandboxError(str(error)) from error
@@ -141,6 +156,8 @@ class DmtcpEngine:
     async def close(self) -> None:
         """End the coordinator and what runs under it; images are written to the end."""
         await self.flush()
+        if self._stand_in is not None:
+            self._stand_in.close()
         if self._made is not None:
             await asyncio.to_thread(self._made.quit)
             await asyncio.to_thread(_clear, self._shared)
@@ -153,8 +170,13 @@ class DmtcpEngine:
         self, executor: Any, checkpoint: str, *, move: bool, hold: int | None = None
     ) -> Frozen:
         """Checkpoint the executor and all of its children. hold is not used: see docs/dmtcp.md."""
+        try:
+            await self._end_stand_in()  # else it would be in the image
+        except DmtcpError as error:
+            raise CheckpointRefused(f"The process could not be checkpointed: {error}") from error
         report = await executor.park()
         moved = False
+        stand_in: StandIn | None = None
         try:
             started = time.perf_counter()
             images = await asyncio.to_thread(self.coordinator.checkpoint, _CHECKPOINT_S)
@@ -163,6 +185,8 @@ class DmtcpEngine:
             size = sum(path.stat().st_size for path in images)
             ref = await asyncio.to_thread(self.store.take_in, images)
             moved = executor.end_expected = move
+            if self._reads and not move:
+                stand_in = StandIn(checkpoint)
         except CommandTimeout as error:
             # its processes are stopped for ever: they end with it, and the session goes back
             await asyncio.to_thread(self.coordinator.restart)
@@ -173,8 +197,12 @@ class DmtcpEngine:
                 "earlier checkpoints are not affected."
             ) from error
         finally:
-            if not moved:
+            if stand_in is not None:
+                with stand_in.theirs as control:
+                    executor.unpark(control.fileno())
+            elif not moved:
                 executor.unpark()
+        self._stand_in = stand_in
         self._publishing[ref] = asyncio.ensure_future(self._publish(ref))
         return Frozen(
             checkpoint,
@@ -221,6 +249,8 @@ class DmtcpEngine:
         """Restart from the image that frozen.address names; nothing else may live inside."""
         started = time.perf_counter()
         ref = frozen.address
+        with contextlib.suppress(DmtcpError):  # then _ready ends it with the coordinator
+            await self._end_stand_in()
         if ref in self._publishing:
             await asyncio.wait([self._publishing[ref]])
         handed: HandedOut | None = None
@@ -279,12 +309,46 @@ class DmtcpEngine:
                 future.cancel()
         raise RestoreFailed("the processes did not come up")
 
+    def can_read(self, frozen: Frozen) -> bool:
+        """Only the newest checkpoint, and not after a restore."""
+        return self._stand_in is not None and self._stand_in.checkpoint == frozen.checkpoint
+
     async def copy(self, frozen: Frozen, fds: Sequence[int]) -> int:
-        """There is no frozen process to copy."""
-        raise CheckpointRefused(
-            "Under DMTCP there is no frozen process that could be read: a checkpoint is an image "
-            "of all processes. Variables are not written apart from it."
-        )
+        """Have the stand-in of the newest checkpoint copied."""
+        if self._stand_in is None or not self.can_read(frozen):
+            raise CheckpointRefused(
+                "Under DMTCP the variables of the newest checkpoint alone can be read, until the "
+                "next one is made: there are no frozen processes."
+            )
+        return await self._stand_in.copy(fds)
+
+    async def _end_stand_in(self) -> None:
+        """End it and its copies; return when none is under the coordinator any more.
+
+        A copy that is_read is waited for, but not for ever: it may wait for a lock that nobody
+        holds in it. Raises DmtcpError.
+        """
+        stand_in = self._stand_in
+        if stand_in is None:
+            return
+        assert self._sandbox is not None
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _READ_S
+        while self.is_read(stand_in.checkpoint) and loop.time() < end:
+            await asyncio.sleep(_READ_LOOK_S)
+        if self.is_read(stand_in.checkpoint):
+            self._reads = False
+            self.on_unread()
+        self._stand_in = None
+        pids = await stand_in.end(self._sandbox)
+        end = loop.time() + _EMPTY_S
+        with contextlib.suppress(CoordinatorGone):
+            while any(
+                one.real_pid in pids for one in await asyncio.to_thread(self.coordinator.clients)
+            ):
+                if loop.time() > end:
+                    raise CommandTimeout("the end of a copy of the session", _EMPTY_S)
+                await asyncio.sleep(_READ_LOOK_S)
 
     async def drop(self, frozen: Frozen) -> None:
         """Forget it; its image goes when no checkpoint names it any more."""

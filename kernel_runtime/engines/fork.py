@@ -112,6 +112,9 @@ class ForkEngine:
             ) from error
         return Woken(pid, ns / 1e6, consumed=False)
 
+    def can_read(self, frozen: Frozen) -> bool:
+        return True
+
     async def copy(self, frozen: Frozen, fds: Sequence[int]) -> int:
         try:
             pid, _, _ = await ask(frozen, Command.WAKE, fds, WakeFlag.COPY)

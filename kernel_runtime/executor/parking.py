@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from kernel_runtime.executor.link import Link
@@ -20,8 +21,11 @@ WAKE = "wake"
 """As in engines/dmtcp.py."""
 
 
-def park(link: Link, directory: str, **report: Any) -> int:
-    """Say that it waits (with the report), wait; return 1 in a process that came back, else 0."""
+def park(link: Link, directory: str, leave_stand_in: Callable[[int], object], **report: Any) -> int:
+    """Say that it waits (with the report), wait; return 1 in a process that came back, else 0.
+
+    leave_stand_in(control): is called before it goes on where a stand-in is asked for.
+    """
 
     def goes_on(frame: Frame) -> bool:
         return frame.kind == Kind.COMMAND and frame.json()["command"] == "unpark"
@@ -31,12 +35,14 @@ def park(link: Link, directory: str, **report: Any) -> int:
         threads = len(os.listdir("/proc/self/task")) - 1  # one is DMTCP's
         link.report(report="parked", threads=threads, notes=[], **report)
         try:
-            link.wait(goes_on, lambda frame: False)
-            return 0
+            word = link.wait(goes_on, lambda frame: False).json()
         except (EOFError, OSError):
             if not _take_up(link, directory):
                 os._exit(1)
             return 1
+        if word["stand_in"]:
+            leave_stand_in(link.take_descriptor())
+        return 0
 
 
 def _take_up(link: Link, directory: str) -> bool:

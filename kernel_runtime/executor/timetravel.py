@@ -8,6 +8,8 @@ import random
 import resource
 import threading
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernel_runtime import errors
@@ -17,6 +19,7 @@ from kernel_runtime.executor import (
     lost_children,
     native,
     parking,
+    stand_in,
     variables,
     versions,
 )
@@ -169,7 +172,7 @@ class TimeTravel:
                     python_threads=native.running_python(),
                 )
                 if woken and values.woken_copy:
-                    self._serve_copy(notes, generator)
+                    self._serve_copy(generator, self._link.fd, native.open_files(notes))
                 if woken:
                     self._link.reset()
         except errors.CheckpointRefused as error:
@@ -209,8 +212,13 @@ class TimeTravel:
         """Wait while DMTCP makes a checkpoint; in a process that came back, take up a new link."""
         self.effects.flush()  # else a process that comes back would tell of them once more
         self._note_directory()
+        generator = random.getstate()
         woken = parking.park(
-            self._link, self._wake_directory, id=command["id"], variables=self._summary()
+            self._link,
+            self._wake_directory,
+            lambda control: stand_in.begin(control, partial(self._serve_copy, generator)),
+            id=command["id"],
+            variables=self._summary(),
         )
         if woken:
             self._kernel.watch_link()
@@ -225,14 +233,16 @@ class TimeTravel:
         except FileNotFoundError:
             self.directory = None
 
-    def _serve_copy(self, notes: list[list[str]], generator: tuple[Any, ...]) -> NoReturn:
+    def _serve_copy(
+        self, generator: tuple[Any, ...], link: int, files: Sequence[native.OpenFile]
+    ) -> NoReturn:
         """All that a copy does: it is beside the live session, and never reaches its event loop.
 
         generator: the state of the module random, which Python has seeded anew as after a fork.
         """
         try:
             random.setstate(generator)
-            copies.serve(self._kernel, self._link.fd, native.open_files(notes))
+            copies.serve(self._kernel, link, files)
         finally:
             os._exit(1)
 

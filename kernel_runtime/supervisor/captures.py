@@ -60,6 +60,18 @@ class Captures:
             session.timeline.set_capture(id, capture)
             self.save_changed(id)
 
+    async def put_durable(self, id: str, capture: Capture) -> None:
+        """Likewise with what outlives the kernel: shown when its row is on the disk, not before.
+
+        Else a kernel that is killed right after it was shown would turn out not to have it.
+        """
+        session = self._session
+        await self.published(id)
+        if id in session.timeline:
+            session.persistence.save(session.timeline, session.timeline[id].with_capture(capture))
+            await session.persistence.written()
+            self.put(id, capture)
+
     def save_changed(self, id: str) -> None:
         """Write what has changed on a checkpoint, and tell everybody."""
         session = self._session

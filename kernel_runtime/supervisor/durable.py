@@ -52,6 +52,7 @@ class Durability:
         self._session = session
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="durable")
         self._asked: list[str] = []
+        self._reading: list[str] = []
         self._newest: str | None = None
         self._last = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -84,7 +85,7 @@ class Durability:
         capture = checkpoint.capture(KIND)
         if self._stopping or self._session.persistence.directory is None:
             return
-        if checkpoint.id not in self._session.frozen or not self._session.engine.can_copy:
+        if not self._can_read(checkpoint.id):
             return
         if capture is not None and capture.state == "ready":
             return
@@ -94,6 +95,14 @@ class Durability:
         elif self._writes_by_itself and checkpoint.reason not in _EMPTY:
             self._newest = checkpoint.id
         self._go_on()
+
+    def _can_read(self, id: str) -> bool:
+        frozen = self._session.frozen.get(id)
+        return frozen is not None and self._session.engine.can_read(frozen)
+
+    def reads(self, id: str) -> bool:
+        """Whether a checkpoint's process is being read, or will be because somebody asked."""
+        return id in self._asked or id in self._reading
 
     @property
     def _writes_by_itself(self) -> bool:
@@ -124,6 +133,8 @@ class Durability:
             due = self._last + config.durability_interval - time.monotonic()
             if due <= 0 and (config.durability == "every" or await self._is_quiet()):
                 id, self._newest = self._newest, None
+                if not self._can_read(id):  # under DMTCP the next checkpoint may have begun
+                    return None
                 return id
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), max(due, _LOOK_S))
@@ -145,13 +156,14 @@ class Durability:
         capture = checkpoint.capture(KIND)
         if capture is not None and capture.state == "ready":
             return capture
-        if not self._session.engine.can_copy:
+        frozen = self._session.frozen.get(checkpoint.id)
+        if frozen is not None and not self._can_read(checkpoint.id):
             raise RestoreRefused(
-                f"The variables of #{checkpoint.number} are not held apart from its processes: "
-                f"the engine {self._session.engine.name} keeps those as a whole. Restore it, or "
-                "use Supervisor.process_engine=fork. Nothing was changed."
+                f"The variables of #{checkpoint.number} were not written apart from its processes: "
+                f"the engine {self._session.engine.name} keeps those as a whole. Restore it. "
+                "Nothing was changed."
             )
-        if checkpoint.id not in self._session.frozen:
+        if frozen is None:
             why = (capture.error or capture.state) if capture else "its process is gone"
             raise RestoreRefused(
                 f"The variables of #{checkpoint.number} are not held: {why}. Nothing was changed."
@@ -197,8 +209,7 @@ class Durability:
                 # until its name is in the database, no sweep may take what it is made of
                 with self.engine.store.writing():
                     capture = await self._capture(id)
-                    self._session.captures.put(id, capture)
-                    await session.captures.published(id)
+                    await session.captures.put_durable(id, capture)
                 return capture
             except (ChannelError, CheckpointRefused) as error:
                 if id not in session.frozen or self._stopping or not left:
@@ -243,6 +254,7 @@ class Durability:
             raise CheckpointRefused("its frozen process is gone")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         pid = 0
+        self._reading.append(id)
         try:
             with ours:
                 with theirs, open(os.devnull, "r+b") as null:
@@ -255,6 +267,7 @@ class Durability:
             if pid:
                 await session.sandbox.signal(pid, signal.SIGKILL, group=False)
                 self.copies.discard(pid)
+            self._reading.remove(id)
 
     # Reading
 
@@ -273,6 +286,13 @@ class Durability:
             raise RestoreRefused(
                 f"The saved variables cannot be read: {error} Nothing was changed."
             ) from error
+
+    async def manifest_if_any(self, checkpoint: Checkpoint) -> dict[str, Any] | None:
+        """Likewise, None where the variables were not written. Raises RestoreRefused."""
+        capture = checkpoint.capture(KIND)
+        if capture is None or capture.state != "ready":
+            return None
+        return await self.manifest(checkpoint)
 
     async def load(
         self,

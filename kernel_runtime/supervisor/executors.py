@@ -260,9 +260,13 @@ class Executor:
         except ConnectionError as error:
             raise CheckpointRefused("The process ended before it was checkpointed.") from error
 
-    def unpark(self) -> None:
-        """Have it go on. One that is gone is no error."""
-        self.link.command("unpark")
+    def unpark(self, stand_in: int | None = None) -> None:
+        """Have it go on. One that is gone is no error.
+
+        stand_in: a socket at which a fork of it is to wait, see executor/stand_in.py.
+        """
+        fds = [] if stand_in is None else [stand_in]
+        self.link.command("unpark", fds, stand_in=stand_in is not None)
 
     async def versions(self, modules: Sequence[str]) -> dict[str, Any]:
         """Return which of these are loaded in which version. Raises ConnectionError."""

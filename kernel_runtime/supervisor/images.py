@@ -154,8 +154,7 @@ class Images:
                 MONOTONIC: details[MONOTONIC],
             },
         )
-        session.captures.put(id, capture)
-        await session.captures.published(id)
+        await session.captures.put_durable(id, capture)
         return True
 
     async def _thin(self) -> None:

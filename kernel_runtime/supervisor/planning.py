@@ -132,33 +132,42 @@ class Planner:
         """The most faithful captures of the target's memory. Raises RestoreRefused."""
         session = self._session
         plan.frozen = session.frozen.get(plan.target.id)
-        if plan.frozen is not None:
-            return
-        plan.frozen = session.under_dmtcp.stored(plan.target)
+        if plan.frozen is not None and session.engine.can_copy:
+            return  # a process; else what stands for an image, which may be damaged
+        stored = session.under_dmtcp.stored(plan.target) if plan.frozen is None else None
+        plan.frozen = plan.frozen or stored
         if session.engine.name == "fork":  # whose frozen processes they become
             plan.images = images_of(plan.target)
-        if plan.images or plan.frozen is not None:
+        if plan.images or stored is not None:
             try:
                 await session.persistence.authenticate(session.timeline, plan.target)
             except StoreError as error:
                 raise RestoreRefused(f"{error} Nothing was changed.") from error
         if plan.images:
             await self._compare_machine(plan)
-        namespace = plan.target.capture("namespace")
-        if namespace is not None and namespace.state == "ready":
-            try:
-                plan.namespace = await session.durability.manifest(plan.target)
-            except RestoreRefused:
-                if not plan.brings_process:
-                    raise
+        try:
+            plan.namespace = await session.durability.manifest_if_any(plan.target)
+        except RestoreRefused:
+            if not plan.brings_process:
+                raise
+        other = self._other_engine(plan.target)
         if not plan.brings_process:
-            capture = plan.target.capture("process")
-            made_by = capture.engine if capture is not None else "another engine"
-            raise RestoreRefused(
-                f"The process of #{plan.target.number} was captured by {made_by}, and this kernel "
-                f"uses {session.engine.name}. Nothing was changed; start the kernel with "
-                f"--Supervisor.process_engine={'dmtcp' if made_by == 'dmtcp' else 'fork'}."
-            )
+            raise RestoreRefused(f"{other} Nothing was changed.")
+        if other and plan.frozen is None and not plan.images:
+            plan.warnings.append(other)
+
+    def _other_engine(self, target: Checkpoint) -> str:
+        """In words, where a process is held in a way that is not this kernel's; else ""."""
+        engine = self._session.engine.name
+        ready = [c for c in target.captures if c.kind == "process" and c.state == "ready"]
+        made_by = [c.engine for c in ready]
+        if not made_by or engine in made_by or (engine == "fork" and images_of(target)):
+            return ""
+        needed = "dmtcp" if "dmtcp" in made_by else "fork"
+        return (
+            f"The process of #{target.number} was captured by {made_by[0]}, and this kernel uses "
+            f"{engine}: start the kernel with --Supervisor.process_engine={needed} to have it back."
+        )
 
     async def _compare_machine(self, plan: Plan) -> None:
         """Do without an image that this machine cannot load. Raises RestoreRefused if it is all

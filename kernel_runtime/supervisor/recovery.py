@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.workspace.errors import WorkspaceError
-from kernel_runtime.errors import RestoreFailed, SandboxError, TimeTravelError
+from kernel_runtime.errors import RestoreFailed, RestoreRefused, SandboxError, TimeTravelError
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.planning import Plan
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import Checkpoint
 
@@ -110,24 +111,38 @@ class Recovery:
                 if frozen is None:
                     continue
                 files_text = await self._files_back(checkpoint)
-                if await self._woken(frozen):
+                told = await self._woken(checkpoint, frozen)
+                if told is not None:
                     session.timeline.move_head(checkpoint.id)
                     session.persistence.save_state(session.timeline)
-                    return checkpoint, files_text
+                    return checkpoint, f"{told}{files_text}"
         await session.launcher.start_or_rescue()
         return None, ""
 
-    async def _woken(self, frozen: Frozen) -> bool:
+    async def _woken(self, checkpoint: Checkpoint, frozen: Frozen) -> str | None:
+        """Bring a checkpoint's process back, or its variables; say what that costs, or None."""
         session = self._session
+        told = ""
         try:
             executor = await session.restores.wake(frozen)
         except RestoreFailed as error:
-            session.log.warning("%s Trying the checkpoint before it.", error)
+            session.log.warning("%s Trying its variables, or the checkpoint before it.", error)
             await session.restores.stop_processes()
-            return False
+            try:
+                plan = Plan(checkpoint, None, None)
+                plan.namespace = await session.durability.manifest_if_any(checkpoint)
+                if plan.namespace is None:
+                    return None
+                executor = await session.restores.portably(plan)
+            except (RestoreFailed, RestoreRefused) as failure:
+                session.log.warning("%s Trying the checkpoint before it.", failure)
+                await session.restores.stop_processes()
+                return None
+            lines = "\n".join(plan.warnings)
+            told = f" The process itself could not be brought back: {error}\n{lines}\n"
         session.take_up(executor)
         session.reconcile_comms(executor, None)
-        return True
+        return told
 
     async def _files_back(self, checkpoint: Checkpoint) -> str:
         """Put the workspace to the checkpoint's state; keep what the dead cell had written."""

@@ -256,6 +256,13 @@ class Restorer(Planner):
                     raise
                 plan.warnings.append(f"the process itself could not be brought back: {error}")
                 await self.stop_processes()  # what may have come up half way
+        return await self.portably(plan)
+
+    async def portably(self, plan: Plan) -> Executor:
+        """A fresh process with the variables of a plan's copy; what is lost is in its warnings.
+
+        Raises RestoreFailed.
+        """
         session = self._session
         assert plan.namespace is not None
         seed = plan.namespace.get("hash_seed") or session.hash_seed

@@ -40,6 +40,12 @@ LIMIT: Final = (
     "and what else is different."
 )
 
+UNREAD: Final = (
+    "A copy of the session that was to write its variables did not end under DMTCP: it may wait "
+    "for a lock that another thread held. In this kernel variables are not written apart from the "
+    "processes any more; those come back as before."
+)
+
 
 class UnderDmtcp:
     """The engine's place in one session."""
@@ -86,6 +92,8 @@ class UnderDmtcp:
             )
         await engine.begin(session.sandbox, directory, self.shared[0], session.cwd)
         engine.on_failed = self._failed
+        engine.is_read = session.durability.reads
+        engine.on_unread = lambda: session.router.say_next(UNREAD)
         self._engine = engine
         session.limits.append(LIMIT)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
@@ -101,6 +101,17 @@ class Checkpoint:
             c for c in self.captures if c.kind == kind and (engine is None or c.engine == engine)
         ]
         return min(found, key=lambda c: c.state != "ready", default=None)
+
+    def with_capture(self, capture: Capture) -> Checkpoint:
+        """It with a capture in place of the one of the same kind and engine, or beside others."""
+        captures = list(self.captures)
+        for position, known in enumerate(captures):
+            if (known.kind, known.engine) == (capture.kind, capture.engine):
+                captures[position] = capture
+                break
+        else:
+            captures.append(capture)
+        return replace(self, captures=tuple(captures))
 
     @property
     def has_durable_session(self) -> bool:

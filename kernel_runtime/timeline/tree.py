@@ -271,14 +271,7 @@ class Timeline:
     def set_capture(self, id: str, capture: Capture) -> Checkpoint:
         """Put a capture in the place of the one of the same kind and engine, or beside others."""
         old = self[id]
-        captures = list(old.captures)
-        for position, known in enumerate(captures):
-            if (known.kind, known.engine) == (capture.kind, capture.engine):
-                captures[position] = capture
-                break
-        else:
-            captures.append(capture)
-        return self._swap(old, replace(old, captures=tuple(captures)))
+        return self._swap(old, old.with_capture(capture))
 
     def move_head(self, id: str | None) -> None:
         """The live session now descends from ``id``, or from nothing. Raises UnknownCheckpoint."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.dmtcp.conftest import until
-from tests.kernel.durable_world import kill
+from tests.kernel.durable_world import durable, kill
 
 pytestmark = pytest.mark.slow
 
@@ -121,14 +121,7 @@ def test_a_coordinator_killed_in_the_middle_of_a_checkpoint(
         "import signal, subprocess; x = next(half)\n"
         "child = subprocess.Popen(['sleep', '1000']); child.send_signal(signal.SIGSTOP)"
     )
-    sent = notebook.send("%checkpoint")
-    until(lambda: _children(notebook.pid, "--bcheckpoint"), "no checkpoint began")
-    (coordinator,) = _processes(
-        lambda argv: argv.partition(" ")[0].endswith("dmtcp_coordinator") and str(tmp_path) in argv
-    )
-    os.kill(coordinator, signal.SIGKILL)
-    cell = notebook.wait(sent)
-    told = cell.error + cell.text("stderr") + str(notebook.settle())
+    told = _killed_in_a_checkpoint(notebook, tmp_path)
     assert "back at checkpoint #1" in told, told
     assert notebook.run("x, next(half)").result == "(0, 1)"
     notebook.run("%checkpoint")  # by a new coordinator
@@ -136,29 +129,100 @@ def test_a_coordinator_killed_in_the_middle_of_a_checkpoint(
     assert notebook.run("next(half)").result == "2"
 
 
-def test_a_damaged_image_is_refused_and_nothing_is_lost(
+def _killed_in_a_checkpoint(notebook: Any, tmp_path: Path) -> str:
+    """Kill the coordinator while a checkpoint is under way; return what is said then."""
+    sent = notebook.send("%checkpoint")
+    until(lambda: _children(notebook.pid, "--bcheckpoint"), "no checkpoint began")
+    (coordinator,) = _processes(
+        lambda argv: argv.partition(" ")[0].endswith("dmtcp_coordinator") and str(tmp_path) in argv
+    )
+    os.kill(coordinator, signal.SIGKILL)
+    cell = notebook.wait(sent)
+    return str(cell.error + cell.text("stderr") + str(notebook.settle()))
+
+
+STOPPED = (
+    "import signal, subprocess; child = subprocess.Popen(['sleep', '1000'])\n"
+    "child.send_signal(signal.SIGSTOP)"
+)
+
+
+def test_a_coordinator_is_killed_and_the_image_before_is_damaged(
     start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
 ) -> None:
+    """Then the session goes on with that checkpoint's variables, and says so."""
     notebook = start_notebook(*ON_DEMAND, **document)
-    notebook.run("half = (n for n in range(9)); next(half)")
-    notebook.run("%checkpoint --label older")
-    older = set((tmp_path / "store" / "dmtcp").iterdir())
-    notebook.run("next(half)")
-    notebook.run("%checkpoint --label newer")
-    until(lambda: len(list((tmp_path / "store" / "dmtcp").glob("*/manifest"))) == 3)
-    kill(notebook)
-    (directory,) = set((tmp_path / "store" / "dmtcp").iterdir()) - older
-    for image in directory.glob("*.dmtcp"):
+    notebook.run("x = [1]; y = x; half = (n for n in range(9)); next(half)")
+    notebook.run("%checkpoint --label good")
+    assert durable(notebook, 1)["state"] == "ready", durable(notebook, 1)
+    _damage(_images(tmp_path))
+    notebook.run(STOPPED)
+    told = _killed_in_a_checkpoint(notebook, tmp_path)
+    assert "back at checkpoint #1" in told, told
+    assert "does not hold what was written" in told and "a fresh one has the variables" in told
+    assert "not brought back: half" in told, told
+    assert notebook.run("y.append(2); x").result == "[1, 2]"
+    notebook.run("more = (n for n in range(9)); next(more)")
+    notebook.run("%checkpoint --label on")
+    notebook.run("%restore on")
+    assert notebook.run("next(more), x").result == "(1, [1, 2])"
+
+
+def _images(tmp_path: Path) -> set[Path]:
+    return set((tmp_path / "store" / "dmtcp").iterdir())
+
+
+def _damage(directories: set[Path]) -> None:
+    images = [image for directory in directories for image in directory.glob("*.dmtcp")]
+    assert images
+    for image in images:
         with open(image, "r+b") as file:
             file.seek(image.stat().st_size // 2)
             file.write(b"damage")
+
+
+def test_a_damaged_image_gives_way_to_the_variables(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
+) -> None:
+    notebook = start_notebook(*ON_DEMAND, **document)
+    notebook.run("x = [1]; y = x; half = (n for n in range(9)); next(half)")
+    notebook.run("log = open('log', 'w'); log.write('buffered')")
+    notebook.run("%checkpoint --label older")
+    assert durable(notebook, 1)["state"] == "ready", durable(notebook, 1)
+    # the session has no child that it did not start itself
+    assert notebook.run("import os; os.path.getsize('log')").result == "0"
+    children = "open(f'/proc/self/task/{os.getpid()}/children').read().split()"
+    assert notebook.run(children).result == "[]"
+    older = _images(tmp_path)
+    notebook.run("next(half); x.append(2)")
+    notebook.run("%checkpoint --label newer")
+    assert durable(notebook, 2)["state"] == "ready", durable(notebook, 2)
+    newer = _images(tmp_path) - older
+
+    def gave_way(text: str) -> bool:
+        assert "does not hold what was written" in text, text
+        assert "the process itself could not be brought back" in text, text
+        assert "not brought back: half" in text, text
+        return bool(notebook.run("y.append(3); x").result == "[1, 2, 3]")
+
+    _damage(newer)
+    assert gave_way(notebook.run("%restore newer").out)  # in the same kernel
+    kill(notebook)
     notebook = start_notebook(*ON_DEMAND, **document)
     notebook.run("mine = 1")
-    error = notebook.run("%restore newer", ok=False).error
-    assert "does not hold what was written" in error and "back where you were" in error
+    assert gave_way(notebook.run("%restore newer").out)
+    notebook.run("%restore --undo")
     assert notebook.run("mine").result == "1"
     notebook.run("%restore older")
-    assert notebook.run("next(half)").result == "1"
+    assert notebook.run("next(half), x").result == "(1, [1])"
+    assert notebook.run("%restore newer --vars x").out and notebook.run("x").result == "[1, 2]"
+    for blob in (tmp_path / "store" / "namespaces").rglob("*"):
+        if blob.is_file():
+            blob.write_bytes(b"damage" + blob.read_bytes()[6:])
+    notebook.run("mine = 2")
+    error = notebook.run("%restore newer", ok=False).error
+    assert "does not hold what was written" in error and "back where you were" in error
+    assert notebook.run("mine, next(half)").result == "(2, 2)"
 
 
 def test_what_dmtcp_does_to_the_environment(
@@ -194,14 +258,17 @@ def test_what_dmtcp_does_to_the_environment(
     notebook.run("%restore here")
     assert notebook.run("os.path.basename(os.getcwd())").result == "'elsewhere'"
     assert notebook.run("log.write('.'); log.flush(); open(mine).read()").result == "'one.'"
-    assert "as a whole" in notebook.run("%restore here --vars me", ok=False).error
+    notebook.run("me = 0")
+    notebook.run("%restore here --vars me")
+    assert notebook.run("me == os.getpid()").result == "True"
     notebook.run("open(os.path.expanduser('~/outside-of-the-workspace'), 'w').close()")
     error = notebook.run("%restore here --only files", ok=False).error
     assert "Restore the process too" in error
     kill(notebook)
     other = start_notebook(**document)
-    error = other.run("%restore here", ok=False).error
-    assert "captured by dmtcp" in error and "process_engine=dmtcp" in error
+    text = other.run("%restore here").out
+    assert "captured by dmtcp" in text and "process_engine=dmtcp" in text, text
+    assert "a fresh one has the variables" in text and other.run("me").result, text
 
 
 def test_refused_with_its_reason(
@@ -211,6 +278,20 @@ def test_refused_with_its_reason(
     notebook = start_notebook(*ON_DEMAND, cwd=document["cwd"], env=env)
     error = notebook.run("1", ok=False).error
     assert "dmtcp_coordinator" in error and "Install DMTCP 3" in error
+
+
+def test_an_encrypted_store_is_refused_at_the_start(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
+) -> None:
+    key = tmp_path / "private" / "store.key"
+    key.parent.mkdir(mode=0o700)
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    env = {**document["env"], "JUPYTER_TIMETRAVEL_ENCRYPTION": str(key)}
+    notebook = start_notebook(*ON_DEMAND, cwd=document["cwd"], env=env)
+    error = notebook.run("1", ok=False).error
+    assert "the store is encrypted" in error and "process_engine=fork" in error, error
+    assert not list(tmp_path.glob("store/dmtcp/*"))
 
 
 def _processes(wanted: Callable[[str], bool]) -> list[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from kernel_runtime.store.database import BUSY_TIMEOUT_S, FILE_NAME, open_store
 from tests.kernel.durable_world import durable, image, kill
 from tests.states.suite import WAYS
 
@@ -84,6 +87,45 @@ def test_a_killed_session_goes_on_in_the_middle_of_everything(
         notebook.run("%restore -1")
         assert notebook.run("thread.is_alive()").result == "True"
         kill(notebook)
+
+
+def test_a_capture_is_said_to_be_ready_once_its_row_is_on_the_disk(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
+) -> None:
+    """Else a kernel that is killed right then has lost what it had said it had."""
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    images = tmp_path / "store" / "images"
+    store = open_store(tmp_path / "store")
+    for _ in range(10):
+        sent = notebook.send("%checkpoint")
+        writing: list[Path] = []
+        end = time.monotonic() + 60
+        while not writing:
+            writing = list(images.glob("tmp-*"))
+            assert time.monotonic() < end
+        with contextlib.closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as database:
+            database.execute("BEGIN IMMEDIATE")  # nobody else can write
+            locked = time.monotonic()
+            known = store.references("process", "image")
+            while writing[0].exists():
+                assert time.monotonic() < end + 60
+            number = int(notebook.wait(sent).out.split("#")[1].split()[0])
+            for _ in range(5):
+                record = notebook.command("get", checkpoint=number)["checkpoint"]
+                states = [c["state"] for c in record["captures"] if c["engine"] == "image"]
+                if states != ["pending"]:
+                    break
+            held_s = time.monotonic() - locked
+            rows = store.references("process", "image")
+            database.rollback()
+        if held_s > BUSY_TIMEOUT_S / 2:
+            continue  # then the supervisor may have given the row up for now
+        assert rows == known and states == ["pending"], states
+        assert image(notebook, number)["state"] == "ready"
+        assert len(store.references("process", "image")) == len(known) + 1
+        store.close()
+        return
+    pytest.fail("the machine is too busy to hold the database for a moment")
 
 
 def test_a_damaged_image_gives_way_to_the_variables(
