@@ -94,14 +94,13 @@ class GroupRecord:
 class Alone:
     """One member was restored without the others: then they are of different moments.
 
-    ``safety``: its checkpoint from before. Times in seconds since the epoch.
+    ``safety``: its checkpoint from before. ``ended_at``: seconds since the epoch.
     """
 
     member: str
     record: str
     title: str
     safety: str
-    started_at: float
     ended_at: float
 
 
