@@ -62,6 +62,7 @@ COMMANDS: Final = Commands(
         "checkpoint": "command_line.checkpointing",
         "restore": "command_line.restoring",
         "replay": "command_line.replaying",
+        "group": "command_line.grouping",
         "verify": "command_line.verifying",
         "delete": "command_line.deleting",
         "prune": "offline.pruning",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from jupyter_timetravel import commands, render
+from jupyter_timetravel.command_line import grouping
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.sessions import add_session, session
 from jupyter_timetravel.offline.tables import table
@@ -17,11 +18,15 @@ _HEAD = ("#", "MADE", "WHAT", "HOLDS", "")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session(parser, optional=True)
+    grouping.add_group(parser, "list the records of this group, and where its members are")
     parser.add_argument("--manual", action="store_true", help="only those that were asked for")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table. Raises NoSuchSession, NoSuchKernel."""
+    if args.group is not None:
+        grouping.refuse_beside_group(args, notebook=None, kernel=None, store=None, manual=False)
+        return grouping.show(args, args.group)
     with session(args) as found:
         result = {**found.about(), **found.ask(commands.list_checkpoints(not args.manual))}
     rows = [_cells(record) for record in result["checkpoints"]]

@@ -18,10 +18,17 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 
 
 def add_session(
-    parser: argparse.ArgumentParser, *, optional: bool = False, store: bool = True
+    parser: argparse.ArgumentParser,
+    *,
+    optional: bool = False,
+    store: bool = True,
+    newest: bool = True,
 ) -> None:
-    """The argument that names a session, and where to look for it."""
-    default = "; left out: the newest running kernel" if optional else ""
+    """The argument that names a session, and where to look for it.
+
+    newest: whether leaving it out means the newest kernel.
+    """
+    default = "; left out: the newest running kernel" if optional and newest else ""
     parser.add_argument(
         "notebook",
         metavar="NOTEBOOK",

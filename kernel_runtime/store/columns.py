@@ -25,6 +25,7 @@ SEALED: Final = (
     ("captures", ("checkpoint", "position"), ("error", "not_captured", "details")),
     ("seals", ("checkpoint",), ("signature",)),
     ("cells", ("checkpoint", "position"), ("source", "details")),
+    ("group_records", ("id",), ("comment",)),
 )
 """Tables, the columns that name a row, and the sealed ones."""
 

@@ -32,6 +32,7 @@ from kernel_runtime.store.cipher import Altered
 from kernel_runtime.store.columns import Columns, Connection, seal_rows
 from kernel_runtime.store.encryption import cipher_of, is_encrypted
 from kernel_runtime.store.errors import DatabaseDamaged, StoreError, TimelineInUse, refused
+from kernel_runtime.store.groups import Groups
 from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic
 from kernel_runtime.store.origins import Origin
 from kernel_runtime.store.paths import private_directory, private_file, sync
@@ -479,6 +480,13 @@ class Store:
             count = seal_rows(self._connection)
         self.write_anew()
         return count
+
+    # -- groups -----------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of sessions."""
+        return Groups(self._connection, self._transaction, self._reading)
 
     # -- signatures -------------------------------------------------------------------------
 

@@ -98,6 +98,28 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (
         )
         """,
     ),
+    (
+        """
+        CREATE TABLE groups (
+            id TEXT PRIMARY KEY,
+            name TEXT NOT NULL UNIQUE,
+            created_at TEXT NOT NULL,
+            details TEXT NOT NULL        -- JSON: members, and what of a restore is not finished
+        )
+        """,
+        """
+        CREATE TABLE group_records (
+            id TEXT PRIMARY KEY,
+            of_group TEXT NOT NULL REFERENCES groups (id) ON DELETE CASCADE,
+            number INTEGER NOT NULL,
+            created_at TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            comment TEXT NOT NULL,
+            details TEXT NOT NULL,       -- JSON: the checkpoint of each member
+            UNIQUE (of_group, number)
+        )
+        """,
+    ),
 )
 
 

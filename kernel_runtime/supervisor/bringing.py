@@ -42,7 +42,7 @@ async def bring_files(
         raise RestoreRefused(
             f"Single files of #{target.number} cannot be brought: {why} Nothing was changed."
         )
-    only = frozenset(_placed(session, path) for path in paths)
+    only = chosen_paths(session, paths)
     async with session.lock:
         try:
             plan = await session.files.plan(capture.ref, only)
@@ -86,6 +86,13 @@ async def bring_files(
             f"{title(record)}; all else stays as it is (before: #{safety.checkpoint.number})"
         ),
     }
+
+
+def chosen_paths(session: Session, paths: Sequence[str]) -> frozenset[tuple[int, bytes]]:
+    """The paths as the workspace's engine names them. Raises BadRequest."""
+    if not all(isinstance(path, str) for path in paths):
+        raise BadRequest("paths must be a list of texts. Nothing was changed.")
+    return frozenset(_placed(session, path) for path in paths)
 
 
 def _placed(session: Session, path: str) -> tuple[int, bytes]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.errors import BadRequest, CheckpointRefused, RestoreRefused, TimeTravelError
-from kernel_runtime.supervisor.bringing import bring_files
+from kernel_runtime.supervisor.bringing import bring_files, chosen_paths
 from kernel_runtime.supervisor.channels import Message
 from kernel_runtime.supervisor.events import VERSION
 from kernel_runtime.supervisor.executors import Executor
@@ -36,7 +36,9 @@ _TELL_S = 5.0
 """Seconds that whoever reads the result waits for what changed in the environment."""
 
 _GO_BACK = frozenset({"restore", "resume", "bring", "replay", "reset"})
-_ANSWERED_AT_ONCE = frozenset({"status", "config", "subscribe", "checkpoint"})
+_ANSWERED_AT_ONCE = frozenset(
+    {"status", "config", "subscribe", "checkpoint", "hold", "release", "tell"}
+)
 
 
 class Commands:
@@ -107,6 +109,8 @@ class Commands:
             # the checkpoint of a cell whose reply is out may still be in the making: -1 is that one
             async with self._session.lock:
                 pass
+            if changes:
+                await self._session.holding.not_by_another(args.get("lease"))
             return await handler(**args)
         finally:
             if reason:
@@ -407,12 +411,15 @@ class Commands:
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        paths: list[str] | None = None,
+        lease: str | None = None,
     ) -> dict[str, Any]:
         session = self._session
         self._check_only(only, compensate)
         target = session.restores.target(checkpoint, undo)
+        chosen = None if paths is None else chosen_paths(session, paths)
         if dry_run:
-            return await session.restores.dry_run(target, only)
+            return await session.restores.dry_run(target, only, chosen)
         session.router.hold("restore")
         try:
             if compensate:
@@ -420,7 +427,7 @@ class Commands:
                 await session.restores.make_idle(force, None)
                 await session.compensations.run(target, None)
             return await session.restores.restore(
-                target, only, force=force, request=None, partial=partial
+                target, only, force=force, request=None, partial=partial, chosen=chosen
             )
         finally:
             session.router.release("restore")
@@ -524,6 +531,19 @@ class Commands:
             raise BadRequest("paths must be a list of texts. Nothing was copied.")
         return await self._outside.apply(paths or [], dry_run, force)
 
+    async def do_hold(
+        self, lease: str, seconds: float, wait: float = 0.0, renew: bool = False
+    ) -> dict[str, Any]:
+        return await self._session.holding.hold(lease, seconds, wait, renew)
+
+    async def do_release(self, lease: str) -> dict[str, Any]:
+        return {"released": self._session.holding.release(lease)}
+
+    async def do_tell(self, group: str, text: str, state: dict[str, Any]) -> dict[str, Any]:
+        self._session.events.publish("group_changed", group=group, text=text, state=state)
+        self._session.router.say_next(text)
+        return {"told": True}
+
     async def do_label(self, checkpoint: Spec, label: str | None) -> dict[str, Any]:
         found = self._session.timeline.resolve(checkpoint)
         return self._changed(self._session.timeline.replace(found.id, label=label).id)
@@ -583,6 +603,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "skip": (list,),
     "since": (*_NAME, type(None)),
     "until": (*_NAME, type(None)),
+    "lease": (*_TEXT, type(None)),
+    "seconds": (int, float),
+    "wait": (int, float),
+    "group": _TEXT,
+    "text": _TEXT,
+    "state": (dict,),
     **dict.fromkeys(
         (
             "pin",
@@ -597,6 +623,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
             "compensate",
             "partial",
             "stop_on_difference",
+            "renew",
         ),
         (bool,),
     ),

@@ -84,8 +84,16 @@ class Planner:
             "Nothing was changed."
         )
 
-    async def plan(self, target: Checkpoint, only: str | None) -> Plan:
-        """Check everything that can be checked first. Raises RestoreRefused."""
+    async def plan(
+        self,
+        target: Checkpoint,
+        only: str | None,
+        chosen: frozenset[tuple[int, bytes]] | None = None,
+    ) -> Plan:
+        """Check everything that can be checked first. Raises RestoreRefused.
+
+        chosen: the paths of the workspace that are meant (None: all), as WorkspaceEngine has them.
+        """
         session = self._session
         plan = Plan(target, None, None)
         name = f"#{target.number}"
@@ -109,7 +117,7 @@ class Planner:
                 plan.warnings.append(f"the files stay as they are: {why}")
             else:
                 try:
-                    plan.files = await session.files.plan(files.ref)
+                    plan.files = await session.files.plan(files.ref, chosen)
                 except (WorkspaceError, OSError) as error:
                     raise RestoreRefused(str(error)) from error
                 if plan.files.problems:

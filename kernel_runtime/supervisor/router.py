@@ -134,6 +134,11 @@ class Router:
         """Whether no request is in the executor's hands."""
         return self.in_flight is None
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether no request runs or waits, and nobody holds the queue."""
+        return self.in_flight is None and not self._holds and not self._queue
+
     def dispatch(self) -> None:
         """Hand on the next request if nothing stands in the way."""
         if self._holds or self.in_flight is not None or not self._queue:

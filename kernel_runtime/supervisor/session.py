@@ -39,6 +39,7 @@ from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
 from kernel_runtime.supervisor.history import History
+from kernel_runtime.supervisor.holding import Holding
 from kernel_runtime.supervisor.images import Images
 from kernel_runtime.supervisor.inner import InnerCells
 from kernel_runtime.supervisor.kept_documents import KeptDocuments
@@ -129,6 +130,7 @@ class Session:
         self.restores = Restorer(self)
         self.recovery = Recovery(self)
         self.deletion = Deletion(self)
+        self.holding = Holding(self)
         self.commands = Commands(self)
         self.portable = Portable(self)
         self.rescue = Rescue(self)

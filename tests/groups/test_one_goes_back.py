@@ -1,0 +1,136 @@
+"""group-01: two kernels in one workspace, and only one of them goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Notebook
+from tests.groups.conftest import ran
+
+
+@pytest.fixture
+def pair(on: Callable[..., Notebook], tt: Callable[..., Any], folder: Path) -> Any:
+    """A and B as the case has them, after the cells that follow G1."""
+    a, b = on("A"), on("B")
+    ran(a, 'open("shared.csv","w").write("1\\n"); open("a.txt","w").write("a1"); va = 1')
+    ran(b, 'open("b.txt","w").write("b1"); vb = 1')
+    tt("group", "create", "g", folder / "A.ipynb", folder / "B.ipynb")
+    made = tt("checkpoint", "--group", "g", "-m", "both at one")
+    assert made["record"]["title"] == "G1"
+    assert made["record"]["complete"]
+    ran(
+        a,
+        'open("shared.csv","a").write("2-by-A\\n"); open("a2.txt","w").write("a2"); va = 2; '
+        "import os; pid = os.getpid()",
+    )
+    ran(b, 'open("b.txt","w").write("b2"); vb = 2')
+    ran(b, 'open("shared.csv","a").write("3-by-B\\n"); vb = 3')
+    return a, b
+
+
+def test_the_case(pair: Any, tt: Callable[..., Any], folder: Path) -> None:
+    a, b = pair
+    shared = folder / "shared.csv"
+    # only B
+    one = tt("restore", "--group", "g", "G1", "--member", "B")
+    assert b.run("print(vb)").out == "1"
+    told = a.run("print(va, os.getpid() == pid)")
+    assert told.out == "2 True"
+    assert "B was restored to G1" in told.text("stderr")
+    assert (folder / "a2.txt").read_text() == "a2"
+    assert (folder / "b.txt").read_text() == "b1"
+    assert shared.read_text() == "1\n2-by-A\n3-by-B\n"
+    assert one["conflicts"] == [{"path": str(shared), "writers": ["A", "B"]}]
+    assert f"CONFLICT {shared}" in one["text"]
+    shown = tt("group", "show", "g")
+    assert shown["mixed"]
+    assert "B alone was restored to G1" in shown["text"]
+    # the whole group
+    whole = tt("restore", "--group", "g", "G1")
+    assert a.run("print(va)").out == "1"
+    assert b.run("print(vb)").out == "1"
+    assert shared.read_text() == "1\n"
+    assert not (folder / "a2.txt").exists()
+    assert (folder / "b.txt").read_text() == "b1"
+    assert not tt("list", "--group", "g")["mixed"]
+    # and back
+    comment = whole["safety"]["comment"]
+    assert comment.startswith("before the restore")
+    tt("restore", "--group", "g", comment)
+    assert a.run("print(va)").out == "2"
+    assert b.run("print(vb)").out == "1"
+    assert shared.read_text() == "1\n2-by-A\n3-by-B\n"
+    assert (folder / "a2.txt").read_text() == "a2"
+    assert (folder / "b.txt").read_text() == "b1"
+
+
+def test_members_are_shown_where_they_are(pair: Any, tt: Callable[..., Any]) -> None:
+    a, _ = pair
+    tt("restore", "--group", "g", "-1", "--member", "B")
+    at = {one["name"]: one["at"] for one in tt("group", "show", "g")["members"]}
+    assert at == {"A": f"#{a.head()['number']}", "B": "G1"}
+
+
+def test_one_that_went_back_alone_is_undone(
+    pair: Any, tt: Callable[..., Any], folder: Path
+) -> None:
+    _, b = pair
+    tt("restore", "--group", "g", "G1", "--member", "B")
+    assert (folder / "b.txt").read_text() == "b1"
+    tt("restore", "--group", "g", "--undo", "--member", "B")
+    assert b.run("print(vb)").out == "3"
+    assert (folder / "b.txt").read_text() == "b2"
+    assert (folder / "a2.txt").read_text() == "a2"
+    assert not tt("group", "show", "g")["mixed"]
+
+
+def test_a_dry_run_changes_nothing(pair: Any, tt: Callable[..., Any], folder: Path) -> None:
+    a, b = pair
+    heads = [one.head()["number"] for one in pair]
+    told = tt("restore", "--group", "g", "G1", "--dry-run")
+    assert set(told["members"]) == {"A", "B"}
+    assert told["safety"] is None
+    assert [one.head()["number"] for one in pair] == heads
+    one = tt("restore", "--group", "g", "G1", "--member", "B", "--dry-run")
+    assert [Path(c["path"]).name for c in one["conflicts"]] == ["shared.csv"]
+    assert [c["path"] for c in one["members"]["B"]["files"]] == ["b.txt"]
+    assert a.run("print(va)").out == "2"
+    assert b.run("print(vb)").out == "3"
+    assert (folder / "b.txt").read_text() == "b2"
+
+
+def test_undo_of_the_whole_group(pair: Any, tt: Callable[..., Any], folder: Path) -> None:
+    a, b = pair
+    tt("restore", "--group", "g", "both at one")
+    assert not (folder / "a2.txt").exists()
+    tt("restore", "--group", "g", "--undo")
+    assert a.run("print(va)").out == "2"
+    assert b.run("print(vb)").out == "3"
+    assert (folder / "shared.csv").read_text() == "1\n2-by-A\n3-by-B\n"
+    assert (folder / "a2.txt").read_text() == "a2"
+
+
+def test_a_running_cell_of_another_member_may_have_written_anything(
+    pair: Any, tt: Callable[..., Any], folder: Path
+) -> None:
+    a, _b = pair
+    running = a.send("import time\nopen('b.txt', 'a').write('+A')\ntime.sleep(3600)")
+    while (folder / "b.txt").read_text() != "b2+A":
+        a.settle(0.1)
+    told = tt("restore", "--group", "g", "G1", "--member", "B")
+    assert {"path": str(folder / "b.txt"), "writers": ["A", "B"]} in told["conflicts"]
+    assert (folder / "b.txt").read_text() == "b2+A"
+    a.interrupt()
+    assert "KeyboardInterrupt" in a.wait(running).error
+
+
+def test_what_somebody_outside_wrote_stays(pair: Any, tt: Callable[..., Any], folder: Path) -> None:
+    (folder / "outside.txt").write_text("mine")
+    told = tt("restore", "--group", "g", "G1", "--member", "B")
+    assert (folder / "outside.txt").read_text() == "mine"
+    assert {"path": str(folder / "outside.txt"), "writers": []} in told["conflicts"]
+    assert "somebody outside of the group" in told["text"]
