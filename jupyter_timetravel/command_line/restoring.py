@@ -7,7 +7,7 @@ import argparse
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.command_line.sessions import add_session, add_timeout, session, spec
-from jupyter_timetravel.going_back import add_options, going_back
+from jupyter_timetravel.going_back import add_restore_options, going_back
 from kernel_runtime.errors import BadRequest
 
 SUMMARY = (
@@ -18,7 +18,7 @@ SUMMARY = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session(parser)
     parser.add_argument("checkpoint", metavar="N", nargs="?", help="number, label, comment, or -1")
-    add_options(parser)
+    add_restore_options(parser)
     add_timeout(parser, 120.0)
 
 
