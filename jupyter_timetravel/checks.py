@@ -38,6 +38,7 @@ from jupyter_timetravel import (
 )
 from jupyter_timetravel.checks_environment import mended
 from jupyter_timetravel.findings import (
+    FAULTY,
     FINE,
     LIMITED,
     MISSING,
@@ -311,6 +312,10 @@ def check_inotify() -> Finding:
     return Finding(FINE, f"{watches} watches")
 
 
+_NEEDED = ("kernel_runtime", "ipykernel", "dill")
+"""Packages without which a kernel does not start, or keeps no variables."""
+
+
 def check_kernelspec() -> Finding:
     try:
         spec = KernelSpecManager().get_kernel_spec(KERNEL_NAME)
@@ -323,16 +328,34 @@ def check_kernelspec() -> Finding:
     interpreter = shutil.which(spec.argv[0])
     if interpreter is None or spec.argv[0] in ("python", "python3"):
         interpreter = sys.executable  # what jupyter_client puts in place of "python"
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = [interpreter, "-c", "import kernel_runtime"]
-        subprocess.run(command, check=True, capture_output=True, timeout=30, cwd="/")
+    lacking = _lacking(interpreter)
+    if not lacking:
         return Finding(FINE, f"{KERNEL_NAME} in {spec.resource_dir}")
     return Finding(
-        MISSING,
+        FAULTY if lacking == ["dill"] else MISSING,
         f"{KERNEL_NAME} in {spec.resource_dir} starts {interpreter}, which cannot import "
-        "kernel_runtime.",
+        f"{', '.join(lacking)}.",
         f"{interpreter} -m pip install jupyter_timetravel",
     )
+
+
+def _lacking(interpreter: str) -> list[str]:
+    """What of the packages that a kernel needs its interpreter does not have."""
+    code = (
+        "import importlib.util as u; "
+        f"print(*[name for name in {_NEEDED} if u.find_spec(name) is None])"
+    )
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [interpreter, "-c", code],
+            check=True,
+            capture_output=True,
+            timeout=30,
+            cwd="/",
+            text=True,
+        )
+        return done.stdout.split()
+    return list(_NEEDED)
 
 
 def check_encryption() -> Finding:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from jupyter_timetravel.checks import CHECKS
 from jupyter_timetravel.command_line.output import tell
-from jupyter_timetravel.findings import FINE, LIMITED, MISSING, SKIPPED, Check, Finding
+from jupyter_timetravel.findings import FAULTY, FINE, LIMITED, MISSING, SKIPPED, Check, Finding
 
 SUMMARY = "say what this machine offers to time travel, what is missing, and how to mend it"
-MARKS = {FINE: "✓", LIMITED: "!", MISSING: "✗", SKIPPED: "-"}
+MARKS = {FINE: "✓", LIMITED: "!", FAULTY: "✗", MISSING: "✗", SKIPPED: "-"}
 
 
 class Row(NamedTuple):
@@ -50,6 +50,8 @@ def as_text(rows: Sequence[Row]) -> str:
     states = {row.finding.state for row in rows}
     if MISSING in states:
         summary = "Time travel does not work here."
+    elif FAULTY in states:
+        summary = "Time travel works here, but not all of it is set up."
     elif LIMITED in states:
         summary = "Time travel works here, with the limits above."
     else:
@@ -70,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings. The status is 1 where time travel does not work."""
+    """Print the findings. The status is 1 where it does not work, or is not set up as a whole."""
     rows = examine()
     tell(args, as_text(rows), {"checks": as_records(rows)})
-    return int(any(row.finding.state == MISSING for row in rows))
+    return int(any(row.finding.state in (MISSING, FAULTY) for row in rows))

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-FINE, LIMITED, MISSING, SKIPPED = "fine", "limited", "missing", "skipped"
+FINE, LIMITED, FAULTY, MISSING, SKIPPED = "fine", "limited", "faulty", "missing", "skipped"
+"""faulty: installed or set up only in part; not a limit of the machine."""
 
 
 class Finding(NamedTuple):

@@ -1,4 +1,5 @@
-"""What may stand behind ``%restore`` and ``jupyter timetravel restore``, and what it asks for."""
+"""What may stand behind ``%restore``, ``%replay`` and the commands of these names at a shell, and
+what it asks for."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from kernel_runtime.timeline.names import Spec
 _ALONE = ("only", "dry_run", "undo", "force", "compensate", "partial")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_restore_options(parser: argparse.ArgumentParser) -> None:
     """All but the checkpoint."""
     parser.add_argument(
         "--only", choices=("process", "files"), help="leave the other part as it is"
@@ -49,6 +50,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of a checkpoint that was imported or pulled: also where some of its variables "
         "cannot be loaded on this machine",
+    )
+
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
+    """All but the checkpoint."""
+    parser.add_argument(
+        "--skip", nargs="+", default=[], metavar="N", help="leave the cells of these out; also N-M"
+    )
+    parser.add_argument("--until", metavar="N", help="the last one (default: the present)")
+    parser.add_argument(
+        "--stop-on-difference",
+        action="store_true",
+        help="stop after the first cell that comes out differently: its error, or its result",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say which cells it would run, run none"
     )
 
 

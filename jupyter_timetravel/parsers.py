@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jupyter_timetravel.arguments import LineParser
-from jupyter_timetravel.going_back import add_options
+from jupyter_timetravel.going_back import add_replay_options, add_restore_options
 
 
 def checkpoint_parser() -> LineParser:
@@ -37,7 +37,7 @@ def restore_parser() -> LineParser:
         nargs="*",
         help="Number, -1 (the newest; default), -2 (the one before), label, comment or id.",
     )
-    add_options(parser)
+    add_restore_options(parser)
     return parser
 
 
@@ -49,18 +49,7 @@ def replay_parser() -> LineParser:
         "lines of the cell that follow do not run.",
     )
     parser.add_argument("checkpoint", help="Where to begin: number, label, or id.")
-    parser.add_argument(
-        "--skip", nargs="+", default=[], metavar="N", help="Leave the cells of these out; also N-M."
-    )
-    parser.add_argument("--until", metavar="N", help="The last one (default: the present).")
-    parser.add_argument(
-        "--stop-on-difference",
-        action="store_true",
-        help="Stop after the first cell that comes out differently: its error, or its result.",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="Say which cells it would run, run none."
-    )
+    add_replay_options(parser)
     return parser
 
 

@@ -12,6 +12,7 @@ from html import escape
 from typing import Any, Final
 
 from kernel_runtime.timeline.drawing import Row, rows
+from kernel_runtime.timeline.model import first_line
 from kernel_runtime.timeline.report import summary_text
 from kernel_runtime.timeline.text import columns, one_line, pad, plural, size_text
 
@@ -20,6 +21,7 @@ Record = Mapping[str, Any]
 ROWS_SHOWN: Final = 40
 HEAD_SHOWN: Final = 8
 VARIABLES_SHOWN: Final = 40
+CELLS_SHOWN: Final = 40
 WHAT_WIDTH: Final = 64
 
 _MUTED: Final = "color:var(--jp-ui-font-color2,inherit);opacity:.75"
@@ -156,10 +158,16 @@ def details_text(result: Mapping[str, Any]) -> str:
     if record["pinned"]:
         made += ", pinned"
     lines.append(f"  made        {clock(record)}, {made} ({record['reason']})")
-    if record["code"]:
+    cells = result.get("cells") or []
+    if record["code"] and not cells:  # of a kernel or a store that knows no more
         lines.append(
             f"  cell        [{coordinate['execution_count']}] {one_line(record['code'], 100)}"
         )
+    for cell in cells[:CELLS_SHOWN]:
+        lines.append(_cell_line(cell))
+        lines += [f"    not undone: {one_line(one['text'], 160)}" for one in cell["effects"]]
+    if len(cells) > CELLS_SHOWN:
+        lines.append(f"    … and {plural(len(cells) - CELLS_SHOWN, 'cell')} more")
     lines += [_capture_line(capture) for capture in record["captures"]] or ["  holds       nothing"]
     for capture in record["captures"]:
         lines += [f"    not held: {note_text(note)}" for note in capture["not_captured"]]
@@ -170,6 +178,12 @@ def details_text(result: Mapping[str, Any]) -> str:
     if len(variables) > len(shown):
         lines.append(f"    … and {plural(len(variables) - len(shown), 'variable')} more")
     return "\n".join(lines)
+
+
+def _cell_line(cell: Mapping[str, Any]) -> str:
+    how = f"  → {cell['ename'] or cell['outcome']}" if cell["outcome"] != "ok" else ""
+    code = one_line(first_line(cell["source"]), 100)
+    return f"  cell        [{cell['execution_count']}] {code}{how}"
 
 
 def note_text(note: Mapping[str, Any]) -> str:

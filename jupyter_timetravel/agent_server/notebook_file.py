@@ -96,10 +96,12 @@ def _add(notebook: Any, cell: Cell) -> None:
     made = nbformat.v4.new_code_cell(  # type: ignore[no-untyped-call]
         cell.code,
         id=cell.cell_id,
-        outputs=[
-            {name: value for name, value in one.items() if name != "transient"}
-            for one in cell.outputs
-        ],
+        outputs=nbformat.from_dict(  # type: ignore[no-untyped-call]
+            [
+                {name: value for name, value in one.items() if name != "transient"}
+                for one in cell.outputs
+            ]
+        ),
         execution_count=(cell.reply or {}).get("execution_count"),
     )
     if (notebook.nbformat, notebook.nbformat_minor) < (4, 5):

@@ -8,6 +8,7 @@ from jupyter_timetravel import commands
 from jupyter_timetravel.command_line.output import confirm, tell
 from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.command_line.sessions import add_session, add_timeout, session, spec
+from jupyter_timetravel.going_back import add_replay_options
 
 SUMMARY = "go back to a checkpoint of a running kernel, and run the cells after it again"
 
@@ -15,16 +16,7 @@ SUMMARY = "go back to a checkpoint of a running kernel, and run the cells after 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session(parser, store=False)
     parser.add_argument("checkpoint", metavar="N", help="where to begin: number, label, or -1")
-    parser.add_argument(
-        "--skip", nargs="+", default=[], metavar="N", help="leave the cells of these out; also N-M"
-    )
-    parser.add_argument("--until", metavar="N", help="the last one (default: the present)")
-    parser.add_argument(
-        "--stop-on-difference",
-        action="store_true",
-        help="stop after the first cell that comes out differently",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="say which cells it would run")
+    add_replay_options(parser)
     parser.add_argument(
         "--yes", action="store_true", help="do not ask about effects that would happen again"
     )

@@ -9,7 +9,7 @@ from jupyter_timetravel.command_line.grouping import add_group, in_group, refuse
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.command_line.sessions import add_session, add_timeout, session, spec
-from jupyter_timetravel.going_back import add_options, going_back
+from jupyter_timetravel.going_back import add_restore_options, going_back
 from kernel_runtime.errors import BadRequest
 
 SUMMARY = (
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --group: also to an incomplete record; who is not in it stays",
     )
-    add_options(parser)
+    add_restore_options(parser)
     add_timeout(parser, 120.0)
 
 

@@ -168,7 +168,7 @@ export class Actions {
     await this._attempt(async () => {
       const diff = await subject.timeline.diff(record, other);
       const canBring = other === null && holds(record).memory;
-      const buttons = [Dialog.okButton({ label: this._trans.__('Close') })];
+      const buttons = [Dialog.cancelButton({ label: this._trans.__('Close') })];
       if (canBring) {
         buttons.unshift(
           Dialog.createButton({ label: this._trans.__('Bring the Chosen'), actions: ['bring'] })
@@ -184,6 +184,9 @@ export class Actions {
       });
       if (answer.button.actions.includes('bring')) {
         const { names, paths } = answer.value as IChosen;
+        if (names.size + paths.size === 0) {
+          this._tell('warning', this._trans.__('Nothing was chosen, and nothing was done.'));
+        }
         if (names.size > 0) {
           await this.bring(subject, record, { names: [...names] });
         }

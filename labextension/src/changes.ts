@@ -6,12 +6,12 @@ import { Pause } from './pause';
 import { IChanges, ICheckpoint } from './tokens';
 
 const QUIET_MS = 400;
-const LATEST_MS = 5000;
+const PATIENCE_MS = 5000;
 const AT_ONCE = 50;
 
 export class ChangesReader {
   constructor(private _timeline: Timeline) {
-    _timeline.context.disposed.connect(this._pause.cancel, this._pause);
+    this._pause = new Pause(() => void this._read(), _timeline.context, QUIET_MS, PATIENCE_MS);
   }
 
   /** Something more is known. */
@@ -54,7 +54,7 @@ export class ChangesReader {
     }
   }
 
-  private _pause = new Pause(() => void this._read(), QUIET_MS, LATEST_MS);
+  private _pause: Pause;
   private _known = new Map<string, IChanges | null>();
   private _wanted: ICheckpoint[] = [];
   private _isReading = false;

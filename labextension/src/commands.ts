@@ -61,7 +61,7 @@ export function addCommands(
   });
   commands.addCommand(CommandIDs.undo, {
     label: trans.__('Undo the Last Restore'),
-    isEnabled: isFree,
+    isEnabled: () => isFree() && subject()!.timeline.canUndo,
     execute: () => subject() && actions.undo(subject()!)
   });
   commands.addCommand(CommandIDs.resume, {
@@ -133,7 +133,7 @@ export function addCommands(
   );
   addAbout(
     CommandIDs.insertAgain,
-    trans.__('Insert Its Cell Again'),
+    trans.__('Insert Its Cell'),
     (on, record) => actions.insertAgain(on, record),
     record => subject()?.document?.isWithout(record) ?? false
   );

@@ -22,10 +22,12 @@ const BUTTONS = [
   CommandIDs.restoreMemory,
   CommandIDs.restoreFiles,
   CommandIDs.asItWas,
-  CommandIDs.changed,
   CommandIDs.comparePresent,
+  CommandIDs.changed,
   CommandIDs.exportCells
 ];
+/** The important one, and those whose names are long. */
+const WIDE: string[] = [CommandIDs.restore, CommandIDs.asItWas, CommandIDs.comparePresent];
 
 export function Details(props: IDetailsProps): JSX.Element {
   const { timeline, record, commands, trans } = props;
@@ -44,11 +46,13 @@ export function Details(props: IDetailsProps): JSX.Element {
     };
   }, [timeline, record.id]);
 
-  const kinds = {
-    process: trans.__('Memory'),
-    filesystem: trans.__('Files'),
-    namespace: trans.__('Variables on disk'),
-    document: trans.__('Notebook')
+  const kinds: Record<string, string> = {
+    fork: trans.__('Memory, at hand'),
+    process: trans.__('Memory, on the disk'),
+    overlay: trans.__('Packages, and files elsewhere'),
+    filesystem: trans.__("Files of the notebook's folder"),
+    namespace: trans.__('Variables, on the disk'),
+    document: trans.__('Cells of the notebook')
   };
   const states = {
     pending: trans.__('being written'),
@@ -85,8 +89,9 @@ export function Details(props: IDetailsProps): JSX.Element {
         {BUTTONS.filter(id => commands.isVisible(id, { checkpoint: record.id })).map(id => (
           <button
             key={id}
-            className="jp-mod-styled"
+            className={`jp-mod-styled ${id === CommandIDs.restore ? 'jp-mod-accept' : ''}`}
             data-command={id}
+            data-wide={WIDE.includes(id)}
             disabled={!commands.isEnabled(id, { checkpoint: record.id })}
             onClick={() => run(id)}
           >
@@ -96,20 +101,21 @@ export function Details(props: IDetailsProps): JSX.Element {
       </div>
       {commands.isEnabled(CommandIDs.insertAgain, { checkpoint: record.id }) && (
         <p className="jp-TimeTravel-missing">
-          {trans.__('Its cell is not in the notebook any more.')}{' '}
+          {trans.__('Its cell is not in the notebook.')}{' '}
           <button
             className="jp-mod-styled"
             data-command={CommandIDs.insertAgain}
             onClick={() => run(CommandIDs.insertAgain)}
           >
-            {trans.__('Insert it again')}
+            {trans.__('Insert it')}
           </button>
         </p>
       )}
       <ul>
         {record.captures.map(capture => (
           <li key={capture.kind + capture.engine}>
-            {kinds[capture.kind]} ({capture.engine}): {states[capture.state]}
+            <span title={capture.engine}>{kinds[capture.engine] ?? kinds[capture.kind]}</span>:{' '}
+            {states[capture.state]}
             {capture.bytes > 0 && ` · ${size(capture.bytes)}`}
             {capture.error && ` · ${capture.error}`}
             {capture.not_captured.length > 0 && (

@@ -130,7 +130,10 @@ export class PreviewBody extends ReactWidget {
           type="checkbox"
           name={name}
           defaultChecked={isOn(this._choice[name])}
-          onChange={event => (this._choice[name] = isOn(event.target.checked))}
+          onChange={event => {
+            this._choice[name] = isOn(event.target.checked);
+            this.update();
+          }}
         />
         {text}
       </label>
@@ -143,7 +146,13 @@ export class PreviewBody extends ReactWidget {
             {text}
           </p>
         ))}
-        <Differences diff={plan} {...this._look} chosen={null} trans={trans} />
+        <Differences
+          diff={plan}
+          sides={this._look.sides}
+          cells={this._choice.notebook ? this._look.cells : null}
+          chosen={null}
+          trans={trans}
+        />
         {plan.environment_paths !== undefined && (
           <p>{trans.__('%1 paths outside of the workspace differ.', plan.environment_paths)}</p>
         )}

@@ -13,7 +13,7 @@ import { captureOf, ICheckpoint } from './tokens';
 const QUIET_MS = 300;
 /** Another page may have run the cell, and shows more of it: that one comes first. */
 const QUIET_OTHERS_MS = 3000;
-const LATEST_MS = 10_000;
+const PATIENCE_MS = 10_000;
 /** Characters of one request: a server takes messages of 10 MB. */
 const REQUEST_MOST = 2e6;
 const CELL_MOST = 3e6;
@@ -21,10 +21,9 @@ const BARE = 'timetravel_outputs_left_out';
 
 export class Keeper {
   constructor(private _timeline: Timeline) {
-    _timeline.context.disposed.connect(() => {
-      this._own.cancel();
-      this._others.cancel();
-    });
+    const { context } = _timeline;
+    this._own = new Pause(() => void this._send(true), context, QUIET_MS, PATIENCE_MS);
+    this._others = new Pause(() => void this._send(false), context, QUIET_OTHERS_MS, PATIENCE_MS);
   }
 
   /** Whether the kernel has the notebook of that time. */
@@ -126,8 +125,8 @@ export class Keeper {
     }
   }
 
-  private _own = new Pause(() => void this._send(true), QUIET_MS, LATEST_MS);
-  private _others = new Pause(() => void this._send(false), QUIET_OTHERS_MS, LATEST_MS);
+  private _own: Pause;
+  private _others: Pause;
   private _waiting = new Map<string, { snapshot: Snapshot; isOwn: boolean }>();
   private _digests = new WeakMap<IKeptCell, string>();
   private _cells = new Map<string, IKeptCell>();

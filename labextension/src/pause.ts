@@ -1,24 +1,34 @@
+import { ISessionContext } from '@jupyterlab/apputils';
+import { Signal } from '@lumino/signaling';
+
 /** Work that waits until nothing happens for a moment, so that it is on no cell's way. */
 export class Pause {
-  /** quiet, latest: milliseconds without a call of `soon`; after the first call at the latest. */
+  /**
+   * quiet: milliseconds in which nothing happened and no cell ran. While one cell runs on and on:
+   * so many, `patience`, without anything else.
+   */
   constructor(
     private _work: () => void,
+    private _context: ISessionContext,
     private _quiet: number,
-    private _latest: number
-  ) {}
+    private _patience: number
+  ) {
+    _context.statusChanged.connect(this._stir, this);
+    _context.disposed.connect(() => {
+      this.cancel();
+      Signal.clearData(this);
+    });
+  }
 
-  /** Something happened: work a moment from now. */
+  /** Something happened: work in the next pause. */
   soon(): void {
-    const now = Date.now();
-    this._first ??= now;
-    clearTimeout(this._timer);
-    const wait = Math.min(this._quiet, Math.max(0, this._first + this._latest - now));
-    this._timer = window.setTimeout(() => this.now(), wait);
+    this._isWanted = true;
+    this._stir();
   }
 
   /** Work now, if there is something to do. */
   now(): void {
-    if (this._first !== null) {
+    if (this._isWanted) {
       this.cancel();
       this._work();
     }
@@ -26,9 +36,18 @@ export class Pause {
 
   cancel(): void {
     clearTimeout(this._timer);
-    this._first = null;
+    this._isWanted = false;
+  }
+
+  private _stir(): void {
+    clearTimeout(this._timer);
+    if (this._isWanted) {
+      const isBusy = this._context.session?.kernel?.status === 'busy';
+      const wait = isBusy ? this._patience : this._quiet;
+      this._timer = window.setTimeout(() => this.now(), wait);
+    }
   }
 
   private _timer = 0;
-  private _first: number | null = null;
+  private _isWanted = false;
 }

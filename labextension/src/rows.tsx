@@ -182,7 +182,7 @@ function Row(
           </span>
           {row.head && <span className="jp-TimeTravel-now">{trans.__('present')}</span>}
         </div>
-        <div className="jp-TimeTravel-second">
+        <div className="jp-TimeTravel-second jp-TimeTravel-facts">
           <span>{age(record, now)}</span>
           <span>{reasonOf(record, trans)}</span>
           <Changed changes={props.changes.get(record)} trans={trans} />

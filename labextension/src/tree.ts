@@ -46,6 +46,11 @@ export class Tree {
     return parent === null ? null : (this.records.get(parent) ?? null);
   }
 
+  /** Whether there was a restore. */
+  get canUndo(): boolean {
+    return [...this.records.values()].some(record => record.reason === 'safety');
+  }
+
   /** What `resume` would bring back, while nothing has been done in the new kernel yet. */
   get resumable(): ICheckpoint | null {
     const head = this.head === null ? undefined : this.records.get(this.head);

@@ -47,7 +47,9 @@ class Server:
 
 
 @contextmanager
-def running_server(root: Path, prefix: Path | None = None) -> Iterator[Server]:
+def running_server(
+    root: Path, prefix: Path | None = None, options: Sequence[str] = ()
+) -> Iterator[Server]:
     """A server of its own, with a home of its own; prefix: where more extensions are installed."""
     notebooks, home, runtime = root / "notebooks", root / "home", root / "server-info"
     settings = home / ".jupyter" / "labconfig"
@@ -66,7 +68,7 @@ def running_server(root: Path, prefix: Path | None = None) -> Iterator[Server]:
             env[name] = os.pathsep.join(filter(None, [env.get(name), str(path)]))
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += ["--ServerApp.port=0", f"--IdentityProvider.token={TOKEN}"]
-    command += ["--LabApp.expose_app_in_browser=True"]
+    command += ["--LabApp.expose_app_in_browser=True", *options]
     with (root / "server.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=notebooks, env=env, stdout=log, stderr=log)
     try:

@@ -1,7 +1,8 @@
 """The cases ``ui`` of the collection of hard ones, as a person meets them; each names its case.
 
-What is not here is elsewhere: ui-08 (another version, another front end) in test_front_ends.py and
-below, ui-11 (no variable is asked for its text) in tests/kernel/test_looking.py.
+What is not here is elsewhere: ui-08 (a part of another version, a kernel without a package) in
+tests/install/test_doctor.py, its dark theme in test_sidebar.py; ui-11 (no variable is asked for its
+text) in tests/kernel/test_looking.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from browsing import FRONT_ENDS, PATIENCE_MS, TOKEN, Notebook, Server, running_server
@@ -334,6 +336,37 @@ def test_ui_08_another_version_and_a_base_url(
     person.run(0, "x 1")  # the notebook works
 
 
+def test_ui_08_the_server_part_is_turned_off(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The sidebar speaks to the kernel, so it works without; nothing is asked of the server."""
+    root = tmp_path_factory.mktemp("half")
+    options = ["--ServerApp.jpserver_extensions={'jupyter_timetravel': False}"]
+    options += ["--ServerApp.base_url=/user/x/"]
+    with running_server(root, options=options) as server:
+        assert server.url.endswith("/user/x/")
+        context = browser.new_context(viewport={"width": 1600, "height": 1200})
+        try:
+            page = context.new_page()
+            page.set_default_timeout(PATIENCE_MS)
+            paths: list[str] = []
+            page.on("request", lambda request: paths.append(urlsplit(request.url).path))
+            person = Notebook(page, server, playwright.expect)
+            cells = ["x = 1; print('x', x)", "x = 2; print('x', x)"]
+            person.open("lab", server.notebook("half.ipynb", cells), 2)
+            person.show_panel()
+            person.run(0, "x 1")
+            person.run(1, "x 2")
+            person.row(2, head="true").wait_for()
+            person.restore(1)
+            person.undone(1)
+            assert page.request.get(f"{server.url}api/timetravel?token={TOKEN}").status == 404
+            assert not [path for path in paths if "timetravel" in path and "/api/" in path]
+            assert all(path.startswith("/user/x/") for path in paths)
+        finally:
+            context.close()
+
+
 def test_ui_10_a_cell_that_was_deleted_while_it_ran(person: Notebook, server: Server) -> None:
     slow = "import time; print('begun'); time.sleep(4); x = 2; print('x', x)"
     cells = ["x = 1; print('x', x)", slow, "x = x + 10; print('x', x)"]
@@ -351,10 +384,10 @@ def test_ui_10_a_cell_that_was_deleted_while_it_ran(person: Notebook, server: Se
     person.row(3, head="true").wait_for()
     person.row(2).click()
     details = person.panel.locator(".jp-TimeTravel-details")
-    person.expect(details).to_contain_text("not in the notebook any more")
+    person.expect(details).to_contain_text("Its cell is not in the notebook")
     details.locator('[data-command="timetravel:insert-again"]').click()
     person.expect(person.cell(2)).to_contain_text("time.sleep(4)")
-    person.expect(details).not_to_contain_text("not in the notebook any more")
+    person.expect(details).not_to_contain_text("Its cell is not in the notebook")
 
     person.restore(1)
     person.undone(2)

@@ -115,6 +115,18 @@ def test_the_notebook_as_it_was(person: Notebook, server: Server) -> None:
     person.expect(person.cell(0)).to_contain_text("second 2")
     person.expect(person.cell(1)).to_contain_text("# my notes")
 
+    # and can be done again, and undone again
+    person.execute("notebook:redo-cell-action")
+    person.expect(cells).to_have_count(3)
+    person.expect(person.cell(0)).to_contain_text("print('first', a)")
+    person.expect(person.cell(0)).to_contain_text("first 1")
+    person.expect(person.cell(1)).not_to_contain_text("half")
+    person.expect(person.cell(1)).to_contain_text("second 2")
+    person.expect(person.cell(2)).to_contain_text("# my notes")
+    person.execute("notebook:undo-cell-action")
+    person.expect(cells).to_have_count(2)
+    person.expect(person.cell(0)).to_contain_text("second 2")
+
     # the undo of the notification takes back both
     person.restore(1, cells=True)
     person.expect(cells).to_have_count(3)
@@ -123,6 +135,36 @@ def test_the_notebook_as_it_was(person: Notebook, server: Server) -> None:
     person.expect(person.cell(0)).to_contain_text("# half")
     person.expect(person.cell(1)).to_contain_text("# my notes")
     person.undone(0)
+
+
+def test_nothing_is_asked_while_cells_run(person: Notebook, server: Server) -> None:
+    """What rows and notebooks need is asked for in the pause after the last of them."""
+    cells = [f"import time; time.sleep(0.3); print('cell', {n})" for n in range(10)]
+    path = server.notebook("busy.ipynb", cells)
+    person.open("lab", path, len(cells))
+    person.show_panel()
+    person.page.evaluate(
+        """() => {
+          const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+          const send = kernel.sendControlMessage;
+          window.asked = [];
+          let own = 0; // while one is answered the kernel says that it is busy, too
+          kernel.sendControlMessage = function (message, ...more) {
+            window.asked.push([message.content.command, own === 0 ? kernel.status : 'own']);
+            own++;
+            const future = send.call(this, message, ...more);
+            void future.done.finally(() => own--);
+            return future;
+          };
+        }"""
+    )
+    person.execute("runmenu:run-all")
+    person.expect(person.cell(9).locator(".jp-OutputArea-output")).to_contain_text("cell 9")
+    person.row(10, head="true").wait_for()
+    person.kept(10)  # the last of what is asked for
+    asked = person.page.evaluate("() => window.asked")
+    assert {name for name, _ in asked} >= {"keep_document"}
+    assert [one for one in asked if one[1] == "busy"] == []
 
 
 def test_by_hand(person: Notebook, server: Server) -> None:

@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from jupyter_timetravel import checks, doctor, probes
-from jupyter_timetravel.checks import FINE, LIMITED, MISSING, SKIPPED, Check, Finding
-from jupyter_timetravel.checks_server import check_server_extension
+from jupyter_timetravel.checks import FAULTY, FINE, LIMITED, MISSING, SKIPPED, Check, Finding
+from jupyter_timetravel.checks_server import check_server_extension, check_sidebar
 from kernel_runtime.engines.criu_program import CriuUnusable, find
 
 linux_only = pytest.mark.skipif(not checks.is_linux(), reason="needs Linux")
@@ -32,7 +33,7 @@ def test_every_check_answers_and_each_limit_comes_with_a_mend() -> None:
         assert finding.state in doctor.MARKS
         assert finding.text
         assert "itself failed" not in finding.text, check.name
-        assert bool(finding.mend) == (finding.state in (LIMITED, MISSING)), check.name
+        assert bool(finding.mend) == (finding.state in (LIMITED, FAULTY, MISSING)), check.name
 
 
 def test_json_has_a_row_for_each_check() -> None:
@@ -42,7 +43,7 @@ def test_json_has_a_row_for_each_check() -> None:
     table = json.loads(done.stdout)["checks"]
     assert [row["name"] for row in table] == [check.name for check in checks.CHECKS]
     assert set(table[0]) == {"name", "purpose", "state", "text", "mend"}
-    assert done.returncode == any(row["state"] == MISSING for row in table)
+    assert done.returncode == any(row["state"] in (MISSING, FAULTY) for row in table)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,7 @@ def test_json_has_a_row_for_each_check() -> None:
     [
         ((FINE, SKIPPED), "works here in full"),
         ((FINE, LIMITED), "with the limits above"),
+        ((FAULTY, LIMITED), "not all of it is set up"),
         ((MISSING, LIMITED), "does not work here"),
     ],
 )
@@ -82,7 +84,7 @@ def test_linux_version(release: str, expected: tuple[int, int]) -> None:
 def test_platform_names_what_is_missing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.sys, "platform", "darwin")
     for check in checks.CHECKS:
-        if check.name in ("kernelspec", "provisioner", "server extension"):
+        if check.name in ("kernelspec", "provisioner", "server extension", "sidebar"):
             continue
         finding = check.run()
         assert finding.state in (MISSING, SKIPPED) or not finding.mend, check.name
@@ -151,12 +153,61 @@ def test_the_server_extension_is_found_as_it_is_configured(
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     folder = tmp_path / "jupyter_server_config.d"
     folder.mkdir()
-    for state, wanted in ((True, "fine"), (False, "limited")):
+    for state, wanted in ((True, FINE), (False, FAULTY)):
         config = {"ServerApp": {"jpserver_extensions": {"jupyter_timetravel": state}}}
         (folder / "jupyter_timetravel.json").write_text(json.dumps(config))
         found = check_server_extension()
         assert found.state == wanted
         assert bool(found.mend) == (not state)
+
+
+def test_a_sidebar_of_another_version_or_turned_off_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jupyterlab_server", reason="needs JupyterLab")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    folder = tmp_path / "labextensions" / "jupyter-timetravel"
+    folder.mkdir(parents=True)
+
+    def found(sidebar: str, disabled: dict[str, bool]) -> Finding:
+        package = {"name": "jupyter-timetravel", "version": sidebar, "jupyterlab": {"_build": {}}}
+        (folder / "package.json").write_text(json.dumps(package))
+        config = tmp_path / "config" / "labconfig"
+        config.mkdir(parents=True, exist_ok=True)
+        (config / "page_config.json").write_text(json.dumps({"disabledExtensions": disabled}))
+        monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(tmp_path / "config"))
+        return check_sidebar()
+
+    own = version("jupyter_timetravel")
+    assert found(own, {}).state == FINE
+    older = found("0.0.1", {})
+    assert older.state == FAULTY and "0.0.1" in older.text and own in older.text
+    off = found(own, {"jupyter-timetravel": True})
+    assert off.state == FAULTY and off.mend == "jupyter labextension enable jupyter-timetravel"
+
+
+def test_an_interpreter_without_dill_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's environment is another than that of Jupyter."""
+    other = tmp_path / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", other], check=True, timeout=120)
+    (packages,) = other.glob("lib/python*/site-packages")
+    folder = tmp_path / "kernels" / "python3-timetravel"
+    folder.mkdir(parents=True)
+    argv = [str(other / "bin" / "python"), "-m", "kernel_runtime", "-f", "{connection_file}"]
+    spec = {"argv": argv, "display_name": "x", "language": "python"}
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    none = checks.check_kernelspec()
+    assert none.state == MISSING and "kernel_runtime, ipykernel, dill" in none.text
+    for name in ("kernel_runtime", "ipykernel"):
+        (packages / name).mkdir()
+        (packages / name / "__init__.py").touch()
+    found = checks.check_kernelspec()
+    assert found.state == FAULTY and f"{argv[0]}, which cannot import dill" in found.text
+    assert found.mend.startswith(argv[0])
 
 
 def test_images_are_said_to_hold_secrets() -> None:

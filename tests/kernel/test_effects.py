@@ -73,6 +73,8 @@ def test_a_connection_is_named_as_it_was_asked_for_and_marked_as_local(notebook)
     assert notebook.command("status")["head"]["effects"] == 1
     report = notebook.run("%restore 0 --dry-run").out
     assert "within this machine: connected to" in report and "(cell #1)" in report
+    told = notebook.run("%timeline 1").out
+    assert f"[1] {cell['source'].splitlines()[0]}" in told and "not undone: connected to" in told
 
 
 def test_another_machine_is_told_as_what_cannot_be_undone(notebook):

@@ -134,6 +134,24 @@ def test_details(timeline):
         assert part in told
 
 
+def test_details_tell_the_cells_and_what_they_did_outside(timeline):
+    ran = {"execution_count": 7, "outcome": "ok", "ename": None, "effects": []}
+    failed = {**ran, "execution_count": 8, "outcome": "error", "ename": "ValueError"}
+    cells = [
+        {**ran, "source": "# why\ndf = 1", "effects": [{"text": "sent to a.example:443"}]},
+        {**failed, "source": "raise ValueError"},
+    ]
+    record = full_record(timeline)
+    told = details_text({"checkpoint": record, "variables": {}, "cells": cells})
+    at = told.index("[7] # why")
+    assert told[at:].splitlines()[1:3] == [
+        "    not undone: sent to a.example:443",
+        "  cell        [8] raise ValueError  → ValueError",
+    ]
+    many = details_text({"checkpoint": record, "variables": {}, "cells": cells * 30})
+    assert "and 20 cells more" in many
+
+
 def test_a_new_checkpoint_says_what_it_does_not_hold(timeline):
     lines = checkpoint_text(full_record(timeline, comment="c"), 3.14).splitlines()
     assert lines[0] == 'checkpoint #7 "c" [L] (3.1 ms)'
