@@ -13,7 +13,8 @@ import native_target as tt
 from native_build import built_library, built_loader, built_states
 from native_harness import Frozen, World
 
-from kernel_runtime.engines.image import FileDigests, Loaded, read_answer, tell_loader
+from kernel_runtime.engines.image import Loaded, read_answer, tell_loader
+from kernel_runtime.engines.mapped_files import FileDigests
 from kernel_runtime.store.image_model import OpenImage, Written
 from kernel_runtime.store.images import ImageStore
 from kernel_runtime.store.keys import Keys
