@@ -26,7 +26,7 @@ class Images:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = ImageStore(folder, Keys(folder / "keys"))
-        self.files = FileDigests()
+        self.files = FileDigests(self.store.file_digests)
 
     def write(self, frozen: Frozen, base: Written | None = None, root: str = "") -> Written:
         """Have a frozen process written."""
