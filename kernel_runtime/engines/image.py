@@ -20,7 +20,6 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,10 +27,11 @@ from kernel_runtime import linux
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.fork import Command, ask, listen_at
 from kernel_runtime.engines.loaded import MONOTONIC, clock_inside_ns, clock_notes, flag_notes
+from kernel_runtime.engines.mapped_files import FileDigests
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.errors import StoreError
-from kernel_runtime.store.image_model import FileInUse, ImageUnusable, OpenImage, Written
+from kernel_runtime.store.image_model import ImageUnusable, OpenImage, Written
 from kernel_runtime.store.images import ImageStore
 from kernel_runtime.timeline.model import Note
 
@@ -42,7 +42,6 @@ CONTROL_FD: Final = 3
 _LOAD: Final = struct.Struct("=IIiI")
 _LOADED: Final = struct.Struct("=iiII464s")
 _PATIENCE_S: Final = 60.0
-_CHUNK: Final = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class ImageEngine:
         self._store = store
         self._directory = directory
         self._serial = 0
-        self._files = FileDigests()
+        self._files = FileDigests(store.file_digests)
         self.writers: set[int] = set()
         """Processes, as seen inside, that write an image now; one that is killed stores nothing."""
 
@@ -91,7 +90,7 @@ class ImageEngine:
                 pid, _, _ = await ask(frozen, Command.IMAGE, [theirs.fileno()])
             self.writers.add(pid)
             files = self._files.at(sandbox.root)
-            return await _in_thread(
+            written = await _in_thread(
                 ours,
                 self._store.take_in,
                 ours,
@@ -99,6 +98,8 @@ class ImageEngine:
                 base=base,
                 details={MONOTONIC: clock_inside_ns(sandbox), **(details or {})},
             )
+            await asyncio.to_thread(self._files.save)
+            return written
         except OSError as error:
             raise CheckpointRefused(
                 f"The frozen process {frozen.pid} could not be written: "
@@ -232,58 +233,3 @@ def read_answer(ref: str, answer: bytes) -> Loaded:
     if error:
         raise ImageUnusable(ref, f"{what}: {os.strerror(error)}")
     return Loaded(pid, flag_notes(flags))
-
-
-class FileDigests:
-    """Digests of the files that images refer to, each read once as long as it is the same."""
-
-    def __init__(self) -> None:
-        self._known: dict[FileInUse, str] = {}
-
-    def at(self, root: str) -> _FilesBelow:
-        """For files below that directory."""
-        return _FilesBelow(self, root)
-
-    def digest(self, used: FileInUse, root: str) -> str:
-        """The digest of a file. Raises OSError, also where it is not the same any more."""
-        known = self._known.get(used)
-        with open(root + used.path, "rb") as file:
-            if not used.is_same(os.fstat(file.fileno())):
-                raise OSError(errno.ESTALE, f"{used.path} changed meanwhile")
-            if known is not None:
-                return known
-            known = _digest(file.fileno())
-        self._known[used] = known
-        return known
-
-    def check(self, image: OpenImage, root: str) -> None:
-        """Raises ImageUnusable, naming the first file that is not what it was."""
-        for used in image.files:
-            try:
-                with open(root + used.path, "rb") as file:
-                    if used.is_same(os.fstat(file.fileno())):
-                        continue
-                    same = _digest(file.fileno()) == used.digest
-            except OSError as error:
-                cause = f"{used.path}, which it uses, cannot be read: {error.strerror}"
-                raise ImageUnusable(image.ref, cause) from error
-            if not same:
-                raise ImageUnusable(image.ref, f"{used.path}, which it uses, was replaced since")
-
-
-class _FilesBelow:
-    def __init__(self, digests: FileDigests, root: str) -> None:
-        self._digests = digests
-        self._root = root
-
-    def __call__(self, used: FileInUse) -> str:
-        return self._digests.digest(used, self._root)
-
-
-def _digest(fd: int) -> str:
-    found = blake2b(digest_size=32)
-    at = 0
-    while data := os.pread(fd, _CHUNK, at):
-        found.update(data)
-        at += len(data)
-    return found.hexdigest()

@@ -7,6 +7,7 @@ Layout below ``<store>/images/`` (directories 0700, files 0600):
     <64 hex digits>/blocks         address, size and BLAKE2b-256 of each 64 KiB of its memory
     <64 hex digits>/pages.ttpages  memory that the image before it did not have; page aligned
     <64 hex digits>/seal           what the page file is known by: signed, see below
+    files                          digests of files that images refer to (file_digests.py)
     lock                           flock: shared while an image is written, exclusive to delete
 
 An image is written after a *base*, most often the one before it of the same session. A block that
@@ -43,6 +44,7 @@ from typing import Any, Final
 
 from kernel_runtime.store.digests import Digest, digest_of
 from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.file_digests import KeptDigests
 from kernel_runtime.store.image_format import FormatError, RunList
 from kernel_runtime.store.image_model import (
     PAGE_FILE,
@@ -85,6 +87,7 @@ class ImageStore:
         """store: the store's directory, not the one below. Nothing is made before it is used."""
         self.path = store / FOLDER
         self._keys = keys or Keys()
+        self.file_digests = KeptDigests(self.path, self._keys)
 
     # -- writing ------------------------------------------------------------------------------
 

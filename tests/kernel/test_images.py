@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernel_runtime.store.database import BUSY_TIMEOUT_S, FILE_NAME, open_store
+from kernel_runtime.store.file_digests import KeptDigests, key_of
+from kernel_runtime.store.keys import Keys
 from tests.kernel.durable_world import durable, image, kill
 from tests.states.suite import WAYS
 
@@ -126,6 +129,26 @@ def test_a_capture_is_said_to_be_ready_once_its_row_is_on_the_disk(
         store.close()
         return
     pytest.fail("the machine is too busy to hold the database for a moment")
+
+
+def test_libraries_are_read_once_for_all_kernels(
+    start_notebook: Callable[..., Any],
+    document: dict[str, Any],
+    tmp_path: Path,
+    ability: Callable[[str, bool], None],
+) -> None:
+    """Also where the session sees them through an overlay."""
+    with open("/proc/self/maps") as lines:
+        library = Path(next(line.split()[-1] for line in lines if "/libc.so" in line))
+    ability("a libc that is ten minutes old", time.time() - library.stat().st_ctime > 700)
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    notebook.run("%checkpoint")
+    assert image(notebook, 1)["state"] == "ready"
+    kept = KeptDigests(tmp_path / "store" / "images", Keys(tmp_path / "keys"))
+    assert (
+        kept.get(key_of(library.stat()))
+        == blake2b(library.read_bytes(), digest_size=32).hexdigest()
+    )
 
 
 def test_a_damaged_image_gives_way_to_the_variables(

@@ -13,7 +13,8 @@ import native_target as tt
 from native_build import built_library, built_loader, built_states
 from native_harness import Frozen, World
 
-from kernel_runtime.engines.image import FileDigests, Loaded, read_answer, tell_loader
+from kernel_runtime.engines.image import Loaded, read_answer, tell_loader
+from kernel_runtime.engines.mapped_files import FileDigests
 from kernel_runtime.store.image_model import OpenImage, Written
 from kernel_runtime.store.images import ImageStore
 from kernel_runtime.store.keys import Keys
@@ -25,7 +26,7 @@ class Images:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = ImageStore(folder, Keys(folder / "keys"))
-        self.files = FileDigests()
+        self.files = FileDigests(self.store.file_digests)
 
     def write(self, frozen: Frozen, base: Written | None = None, root: str = "") -> Written:
         """Have a frozen process written."""

@@ -15,7 +15,7 @@ from image_tools import Images, load
 from native_build import built_states
 from native_harness import Frozen, World, until
 
-from kernel_runtime.engines.image import FileDigests
+from kernel_runtime.engines.mapped_files import FileDigests
 from kernel_runtime.store.image_model import (
     FileInUse,
     ImageDamaged,

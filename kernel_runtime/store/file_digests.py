@@ -1,0 +1,95 @@
+"""Digests of files that images refer to, kept for all kernels of a store: libraries are read once.
+
+One file, ``<store>/images/files``: a signature and JSON, written whole and renamed into its place.
+What cannot be read or is not ours is done without; it costs time alone.
+
+A digest is kept for a file's device, inode, size, mtime and ctime. Nobody but root can set a ctime
+back, so a file that is still known by these has the bytes that were read, if a write after the
+reading must have given it another ctime. engines/mapped_files.py decides that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import threading
+from pathlib import Path
+from typing import Final
+
+from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.keys import Keys
+from kernel_runtime.store.paths import save
+
+NAME: Final = "files"
+SETTLED_NS: Final = 10 * 60 * 10**9
+"""A file that was written to later than that before it is read is read by each kernel.
+
+Far more than what a clock's tick takes: a page that is mapped to be written changes the ctime when
+it is written to first, and again only after it was written back, which Linux does within a minute.
+"""
+
+_PURPOSE: Final = "digests of mapped files 1"
+_MOST: Final = 10_000
+
+Key = tuple[int, int, int, int, int]
+"""st_dev, st_ino, st_size, st_mtime_ns, st_ctime_ns."""
+
+
+def key_of(found: os.stat_result) -> Key:
+    """What a file's digest is kept for."""
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+class KeptDigests:
+    """The digests of one store. Thread safe; several processes may use it at once."""
+
+    def __init__(self, directory: Path, keys: Keys) -> None:
+        """directory: that of the images. Nothing is read or made before it is needed."""
+        self._path = directory / NAME
+        self._keys = keys
+        self._lock = threading.Lock()
+        self._known: dict[Key, str] | None = None
+        self._new: dict[Key, str] = {}
+
+    def get(self, key: Key) -> str | None:
+        """The digest of a file, if it is known."""
+        with self._lock:
+            if self._known is None:
+                self._known = self._read()
+            return self._new.get(key) or self._known.get(key)
+
+    def add(self, key: Key, digest: str) -> None:
+        """Know one from now on; `save` keeps it."""
+        with self._lock:
+            self._new[key] = digest
+
+    def save(self) -> None:
+        """Keep what was added, beside what other kernels have. Never raises."""
+        with self._lock:
+            if not self._new:
+                return
+            # the newest last: the oldest go where there are too many
+            known = {**self._read(), **self._new}
+            self._new = {}
+            self._known = dict(list(known.items())[-_MOST:])
+            body = json.dumps([[*key, digest] for key, digest in self._known.items()]).encode()
+            scratch = self._path.with_name(f"{NAME}-{secrets.token_hex(8)}")
+            with contextlib.suppress(OSError, StoreError):
+                try:
+                    save(scratch, self._keys.sign(_PURPOSE, body).encode() + b"\n" + body)
+                    os.replace(scratch, self._path)
+                finally:
+                    scratch.unlink(missing_ok=True)
+
+    def _read(self) -> dict[Key, str]:
+        try:
+            signature, _, body = self._path.read_bytes().partition(b"\n")
+            self._keys.check(_PURPOSE, body, signature.decode("ascii", "replace"), str(self._path))
+            return {
+                (dev, ino, size, mtime, ctime): digest
+                for dev, ino, size, mtime, ctime, digest in json.loads(body)
+            }
+        except (OSError, StoreError, ValueError, TypeError):
+            return {}
