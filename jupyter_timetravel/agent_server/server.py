@@ -11,6 +11,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
 
 from jupyter_timetravel.agent_server.answers import answered
+from jupyter_timetravel.agent_server.grouping import GroupTools
 from jupyter_timetravel.agent_server.kernels import Kernels
 from jupyter_timetravel.agent_server.tools import Tools
 
@@ -32,7 +33,7 @@ _RUNS: Final = ToolAnnotations(destructive_hint=True, open_world_hint=True)
 def build(kernel_name: str, writes: bool) -> MCPServer[None]:
     """The server, with its tools; the kernels that it starts end when its run does."""
     kernels = Kernels(kernel_name)
-    tools = Tools(kernels, writes)
+    tools, grouping = Tools(kernels, writes), GroupTools()
 
     @asynccontextmanager
     async def life(_: MCPServer[None]) -> AsyncIterator[None]:
@@ -51,8 +52,10 @@ def build(kernel_name: str, writes: bool) -> MCPServer[None]:
     )
     for kind, some in (
         (_LOOKS, (tools.kernels, tools.status, tools.list_checkpoints, tools.show_checkpoint)),
-        (_LOOKS, (tools.diff, tools.wait_for_cell)),
+        (_LOOKS, (tools.diff, tools.wait_for_cell, grouping.group_show)),
         (_ADDS, (tools.start_kernel, tools.checkpoint)),
+        (_ADDS, (grouping.group_create, grouping.group_checkpoint)),
+        (_CHANGES, (grouping.group_restore,)),
         (_CHANGES, (tools.restore, tools.resume, tools.interrupt, tools.shutdown_kernel)),
         (_RUNS, (tools.run_cell, tools.replay, tools.try_alternatives)),
     ):

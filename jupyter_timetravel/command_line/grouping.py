@@ -102,11 +102,11 @@ def _changed(args: argparse.Namespace, store: Store) -> Group:
             found.refuse_unfinished()
             if args.action == "add":
                 more = members_of(store, args.members, group)
-                found.put(replace(group, members=(*group.members, *more)))
+                await found.put(replace(group, members=(*group.members, *more)))
             else:
                 gone = {group.member(name).name for name in args.members}
                 kept = tuple(one for one in group.members if one.name not in gone)
-                found.put(replace(group, members=kept))
+                await found.put(replace(group, members=kept))
             return found.group
 
     return asyncio.run(change())

@@ -28,9 +28,10 @@ class Opened:
         """Of its next record."""
         return max((one.number for one in self.records), default=0) + 1
 
-    def put(self, group: Group, record: GroupRecord | None = None) -> None:
+    async def put(self, group: Group, record: GroupRecord | None = None) -> None:
         """Write, all or nothing. Raises StoreError."""
-        self.store.groups.put(group, record)
+        # a disk that takes long must not keep leases from being renewed
+        await asyncio.to_thread(self.store.groups.put, group, record)
         self.group = group
         if record is not None:
             self.records.append(record)

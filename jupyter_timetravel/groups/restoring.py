@@ -63,7 +63,7 @@ async def restore(
                 safety = await _begin(group, links, target, lease, what)
                 restored = await _carry_out(group, links, target, safety, lease, what)
                 faults.point("group restored")
-                group.put(replace(group.group, unfinished=None, alone=()))
+                await group.put(replace(group.group, unfinished=None, alone=()))
         except NotAtRest as error:
             raise GroupFailed(what, error.problems, _NOTHING) from None
         finally:
@@ -149,7 +149,7 @@ async def _begin(
         raise GroupFailed(what, problems, _NOTHING)
     safety = new_record(group, "safety", comment, found)
     faults.point("group safety captured")
-    group.put(replace(group.group, unfinished=Unfinished(target.id, safety.id)), safety)
+    await group.put(replace(group.group, unfinished=Unfinished(target.id, safety.id)), safety)
     faults.point("group safety recorded")
     return safety
 
@@ -191,7 +191,7 @@ async def _take_back(group: Opened, links: Sequence[Link], safety: GroupRecord, 
     problems: list[MemberFailed] = []
     for link in links:
         try:
-            await restore_one(link, safety, lease)
+            await _take_one_back(link, safety, lease)
         except MemberFailed as error:
             problems.append(error)
     if problems:
@@ -200,10 +200,23 @@ async def _take_back(group: Opened, links: Sequence[Link], safety: GroupRecord, 
             f"Not all that were restored could be taken back: {'; '.join(map(str, problems))}. "
             + group.unfinished_text(group.group.unfinished)
         )
-    group.put(replace(group.group, unfinished=None))
+    await group.put(replace(group.group, unfinished=None))
     if not links:
         return _NOTHING
     return f"{', '.join(link.name for link in links)} went back to before ({safety.title})."
+
+
+async def _take_one_back(link: Link, safety: GroupRecord, lease: str) -> None:
+    """Raises MemberFailed."""
+    try:
+        await restore_one(link, safety, lease)
+    except MemberFailed as error:
+        if error.reason != "refused":
+            raise
+        # its hold may be what ended
+        checkpoint = safety.members[link.name].checkpoint
+        await link.release(lease)
+        await link.ask("restore", RESTORE_S, checkpoint=checkpoint)
 
 
 def _told(

@@ -90,7 +90,7 @@ async def restore_member(
                 faults.point("group member planned")
                 result = await own[0].ask("restore", RESTORE_S, **args, lease=lease)
                 faults.point("group member restored")
-                group.put(_noted(group.group, member, target, result, undo))
+                await group.put(_noted(group.group, member, target, result, undo))
             told = _told(group, member, target, shared, parts, result, started)
             await _tell(others, group.group, told)
             return told

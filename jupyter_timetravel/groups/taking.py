@@ -105,7 +105,7 @@ async def _put(
     """Raises GroupFailed where the store does not take it."""
     try:
         changed = group.group if record.missing else replace(group.group, alone=())
-        group.put(changed, record)
+        await group.put(changed, record)
     except StoreError as error:
         why = MemberFailed("the group's record", "not stored", str(error))
         raise GroupFailed(

@@ -1,0 +1,86 @@
+"""group-04: a member waits for another member; two requests for one group at once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Notebook
+from tests.groups.conftest import ran
+
+
+@pytest.fixture
+def port() -> int:
+    """One that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def pair(on: Callable[..., Notebook], tt: Callable[..., Any], folder: Path, port: int) -> Any:
+    """S serves, C asks."""
+    s, c = on("S"), on("C")
+    ran(
+        s,
+        f'import socket, threading\nsrv = socket.create_server(("127.0.0.1", {port}))\n'
+        'box = {"v": 0}',
+    )
+    ran(c, "import socket")
+    tt("group", "create", "g", folder / "S.ipynb", folder / "C.ipynb")
+    tt("group", "create", "h", folder / "C.ipynb", folder / "S.ipynb")
+    return s, c
+
+
+ASK = (
+    'c = socket.create_connection(("127.0.0.1", {port})); c.sendall(b"ask"); ans = c.recv(10); '
+    "print(ans)"
+)
+SERVE = 'conn, _ = srv.accept(); q = conn.recv(10); box["v"] += 1; conn.sendall(b"ok%d" % box["v"])'
+
+
+def test_a_member_that_is_waited_for_is_served(
+    pair: Any, tt: Callable[..., Any], beside: Callable[..., Any], port: int
+) -> None:
+    s, c = pair
+    asked = c.send(ASK.format(port=port))
+    request = beside("checkpoint", "--group", "g", "--json")
+    # the request waits: it has taken the group
+    lock = next(iter(Path(s.cwd).parent.glob("store/locks/group-*.lock")), None)
+    while lock is None:
+        lock = next(iter(Path(s.cwd).parent.glob("store/locks/group-*.lock")), None)
+    s.run(SERVE)
+    assert c.wait(asked).out == "b'ok1'"
+    done = request.wait()
+    assert done.status == 0, done
+    s.run('box["v"] = 99')
+    c.run("ans = None")
+    tt("restore", "--group", "g", "-1")
+    assert s.run('print(box["v"])').out == "1"
+    assert c.run("print(ans)").out == "b'ok1'"
+
+
+def test_one_that_nobody_serves_is_named_and_waits_on(
+    pair: Any, beside: Callable[..., Any], port: int
+) -> None:
+    s, c = pair
+    asked = c.send(ASK.format(port=port))
+    done = beside("checkpoint", "--group", "g", "--timeout", 5).wait()
+    assert done.status == 1
+    assert "C: busy: " in done.err
+    s.run(SERVE)
+    assert c.wait(asked).out == "b'ok1'"
+
+
+def test_two_requests_at_once_both_end(
+    pair: Any, tt: Callable[..., Any], beside: Callable[..., Any]
+) -> None:
+    """Of one group, and of two groups with the same members in another order."""
+    asked = [beside("checkpoint", "--group", name) for name in ("g", "h", "g", "h")]
+    assert [one.wait().status for one in asked] == [0, 0, 0, 0]
+    for name in ("g", "h"):
+        titles = [one["title"] for one in tt("list", "--group", name)["records"]]
+        assert titles == ["G1", "G2"]
