@@ -1,1 +1,1 @@
-"""Taking a secret out of checkpoints that were made already (docs/redact.md)."""
+"""Taking a secret out of checkpoints that were made already (docs/store.md)."""

@@ -60,8 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it. Raises BadRequest, NotConfirmed, SessionInUse: nothing was done; StoreError: doing it
-    again finishes it."""
+    """Do it. Raises BadRequest, NotConfirmed, SessionInUse: nothing was done.
+
+    Raises RedactionUnfinished: doing it again goes on.
+    """
     needle = _needle(args)
     with stored.opened(args) as store, Progress(args):
         infos = [stored.find(store, args)] if args.notebook else store.timelines()

@@ -8,18 +8,24 @@ doing it again finishes it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
+from jupyter_timetravel.exchange.taking import left_over
 from jupyter_timetravel.offline.environment import overlay_of
 from jupyter_timetravel.redaction import files, layers, records, variables
 from jupyter_timetravel.redaction.looking import Plan, Stores
 from jupyter_timetravel.redaction.needle import Needle
+from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
+from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.engines.workspace.tree import TreeDamaged
+from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.store import reserve
 from kernel_runtime.store.database import FILE_NAME, Store
 from kernel_runtime.store.digests import Digest
@@ -27,14 +33,33 @@ from kernel_runtime.store.dmtcp_images import DmtcpImageStore
 from kernel_runtime.store.dumps import DumpStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.images import ImageStore
+from kernel_runtime.store.reflinks import sync_filesystem
 from kernel_runtime.timeline import Capture, Checkpoint
 from kernel_runtime.timeline.model import Note
 
 _GONE = "redacted: its memory may have held what was taken out"
 
 
+class RedactionUnfinished(TimeTravelError):
+    """A secret was not taken out of everything: each checkpoint is as it was or without it."""
+
+    def __init__(self, notebook: str, cause: Exception) -> None:
+        super().__init__(
+            f"The secret is still in checkpoints of {notebook}, or in the store: {cause} Each "
+            "checkpoint is as it was or without it. Do it again; if the disk is full, make room "
+            "first (`jupyter timetravel prune`)."
+        )
+
+
 def redact(stores: Stores, plan: Plan, needle: Needle) -> None:
-    """Do it to one timeline, which this process has. Raises StoreError, OSError, WorkspaceError."""
+    """Do it to one timeline, which this process has. Raises RedactionUnfinished."""
+    try:
+        _redact(stores, plan, needle)
+    except (StoreError, WorkspaceError, TreeDamaged, OSError) as error:
+        raise RedactionUnfinished(plan.session.notebook, error) from error
+
+
+def _redact(stores: Stores, plan: Plan, needle: Needle) -> None:
     store, timeline = plan.session.store, plan.session.timeline
     without_memory = [
         timeline.replace(one.id, captures=tuple(_let_go(plan, c) for c in one.captures))
@@ -131,11 +156,27 @@ def sweep_processes(store: Store, taken: Collection[str]) -> None:
         made(store.directory).sweep(kept, before_ns=before_ns, idle=idle)
 
 
+def _unfinished(store: Store, stores: Stores, taken: Collection[str]) -> list[str]:
+    """What somebody was about to publish, or to delete, when the power went or a kill came."""
+    pins = stores.files.pinned()
+    named = store.references("filesystem")
+    if any(info.in_use and info.id not in taken for info in store.timelines()):
+        return ["files that were never finished were left, since kernels run: do it again then"]
+    for contents in (stores.files, stores.namespaces, stores.documents):
+        contents.remove_unfinished()
+    for pin in set(pins) - named:
+        stores.files.unpin(pin)
+    for path in left_over(store.directory):
+        remove_tree(path)
+    return []
+
+
 def sweep(store: Store, stores: Stores, taken: Collection[str]) -> list[str]:
     """Delete what held it from the disk; returns what could not be, in words."""
-    left: list[str] = []
+    left = _unfinished(store, stores, taken)
     for index in (store.directory / "journal").glob("index-*.json"):
         index.unlink()  # a cache of what is known of files, which the next kernel makes again
+    backups = sorted(store.directory.glob(f"{FILE_NAME}.v*-backup"))
     try:
         sweep_processes(store, taken)
         with closing(
@@ -144,14 +185,23 @@ def sweep(store: Store, stores: Stores, taken: Collection[str]) -> list[str]:
             engine.collect_garbage()
         stores.namespaces.sweep(lambda: store.references("namespace"))
         stores.documents.sweep(lambda: store.references("document"))
-    except (StoreError, OSError) as error:
+        for backup in backups:
+            backup.unlink()
+    except (StoreError, WorkspaceError, OSError) as error:
         left.append(f"content that held it is still in the store, unnamed: {error}")
-    for backup in sorted(store.directory.glob(f"{FILE_NAME}.v*-backup")):
-        backup.unlink()
     try:
         store.write_anew()
     except StoreError as error:
         left.append(f"free pages of the database may hold older records: {error}")
+    try:
+        # or a power cut could bring back what was deleted
+        descriptor = os.open(store.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sync_filesystem(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        left.append(f"the disk did not take the deletions in yet: {error.strerror}")
     return left
 
 

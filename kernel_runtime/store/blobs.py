@@ -508,11 +508,15 @@ class BlobStore(Shelf):
         finally:
             os.close(fd)
 
-    def _remove_stale(self) -> None:
-        limit = time.time() - _STALE_TMP_S
+    def remove_unfinished(self) -> None:
+        """Delete what was being written when its writer ended. Nobody may be writing now."""
+        self._remove_stale(0.0)
+
+    def _remove_stale(self, age_s: float = _STALE_TMP_S) -> None:
+        limit = time.time() - age_s
         for file in (self.path / "tmp").iterdir():
             with contextlib.suppress(OSError):
-                if file.lstat().st_mtime < limit:
+                if not age_s or file.lstat().st_mtime < limit:
                     file.unlink()
 
 

@@ -266,6 +266,10 @@ class NamespaceStore:
                 return SweepResult(0, 0)  # the clock went back: what a dump has touched looks old
             return self._blobs.sweep(self.wanted(kept()), before_ns=min([before_ns, *begun]))
 
+    def remove_unfinished(self) -> None:
+        """See ``BlobStore.remove_unfinished``."""
+        self._blobs.remove_unfinished()
+
     def wanted(self, manifests: Iterable[str]) -> set[str]:
         """These manifests and all that they need. Raises StoreError if one cannot be read."""
         found: set[str] = set()

@@ -132,14 +132,19 @@ class Disk:
         _change(self.live, self.changes[-1])
 
     def _sync_names(self, directory: str | None) -> None:
-        """Those of one directory, or of all."""
-        left = []
+        """Those of one directory, or of all; and what was done to the same names before: a file
+        that was renamed away cannot come to be under its old name later."""
+        paths: set[str] = set()
+        chosen: set[int] = set()
+        for change in reversed(self.changes):
+            touched = {*change.sets, *change.clears}
+            if directory is None or directory in change.directories or touched & paths:
+                chosen.add(id(change))
+                paths |= touched
         for change in self.changes:
-            if directory is None or directory in change.directories:
+            if id(change) in chosen:
                 _change(self.safe, change)
-            else:
-                left.append(change)
-        self.changes = left
+        self.changes = [change for change in self.changes if id(change) not in chosen]
 
     def after_the_cut(self, luck: random.Random, *, wild: bool) -> dict[str, bytes | None]:
         """Paths and their bytes; None is a directory."""

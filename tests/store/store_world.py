@@ -49,8 +49,17 @@ class Session:
                 digest = digest_of(data)
                 if self.namespaces.missing([digest]):
                     self.namespaces.put(digest, data)
-                units.append({"stream": [[digest, len(data)]], "buffers": []})
-            made = self.namespaces.save_manifest({"version": 1, "units": units})
+                units.append(
+                    {
+                        "id": len(units),
+                        "names": [f"v{len(units)}"],
+                        "kind": "variables",
+                        "needs": [],
+                        "stream": [[digest, len(data)]],
+                        "buffers": [],
+                    }
+                )
+            made = self.namespaces.save_manifest({"version": 1, "units": units, "lost": []})
             self.blobs.flush()
             self.namespaces.flush()
             checkpoint = self.timeline.add(
