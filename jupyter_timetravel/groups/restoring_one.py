@@ -81,7 +81,7 @@ async def restore_member(
                 raise GroupFailed(what, mine, "Nothing was changed.")
             async with held(own, started + timeout) as lease:
                 shared, parts = await _plan(group, own[0], others, target)
-                args: dict[str, Any] = {"checkpoint": target.checkpoint}
+                args: dict[str, Any] = {"checkpoint": target.checkpoint, "keep_notebooks": True}
                 if shared is not None:
                     args["paths"] = [_absolute(shared, path) for path in sorted(parts.own)]
                 if dry_run:
@@ -156,7 +156,9 @@ def _shares(
         timeline = known.get(one)
         last = timeline.head.created_at.timestamp() if timeline and timeline.head else 0.0
         done.append(Doing(one, last, FOREVER))
-    return shared, shares(name, shared.differing, writers(shared.steps, done))
+    # front ends write notebooks, whoever runs meanwhile; no restore touches them
+    differing = {path for path in shared.differing if not path[1].endswith(b".ipynb")}
+    return shared, shares(name, differing, writers(shared.steps, done))
 
 
 def _timeline(store: Store, member: Member) -> Timeline | None:
