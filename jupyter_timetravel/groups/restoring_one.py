@@ -35,6 +35,7 @@ from kernel_runtime.timeline.groups import (
     Shares,
     resolve,
     shares,
+    where,
     writers,
 )
 
@@ -92,7 +93,7 @@ async def restore_member(
                 faults.point("group member restored")
                 await group.put(_noted(group.group, member, target, result, undo))
             told = _told(group, member, target, shared, parts, result, started)
-            await _tell(others, group.group, told)
+            await _tell(others, group, told)
             return told
         except NotAtRest as error:
             raise GroupFailed(what, error.problems, "Nothing was changed.") from None
@@ -192,19 +193,26 @@ def _noted(
     return replace(group, alone=(*group.alone, one))
 
 
-async def _tell(others: Sequence[Link], group: Group, told: Mapping[str, Any]) -> None:
+async def _tell(others: Sequence[Link], group: Opened, told: Mapping[str, Any]) -> None:
     """The other members' panels and notebooks; who does not answer is not waited for."""
+    name, mixed = group.group.name, bool(group.group.alone)
     state = {
         "member": told["member"],
         "title": told["title"],
         "conflicts": told["conflicts"],
-        "mixed": bool(group.alone),
+        "mixed": mixed,
     }
-    text = f"{told['member']} was restored to {told['title']} (group {group.name})."
-    await asyncio.gather(
-        *(link.ask("tell", group=group.name, text=text, state=state) for link in others),
-        return_exceptions=True,
-    )
+
+    async def one(link: Link) -> None:
+        text = f"{told['member']} was restored to {told['title']} (group {name})"
+        head = (await link.ask("status"))["head"]
+        if mixed and head is not None:
+            at = where(group.records, link.member, head["id"], head["number"])
+            text += f"; the group is mixed: {link.name} at {at}, {told['member']} at "
+            text += told["title"]
+        await link.ask("tell", group=name, text=f"{text}.", state=state)
+
+    await asyncio.gather(*(one(link) for link in others), return_exceptions=True)
 
 
 def _absolute(shared: Shared, path: Path) -> str:

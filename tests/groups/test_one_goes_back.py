@@ -36,12 +36,14 @@ def pair(on: Callable[..., Notebook], tt: Callable[..., Any], folder: Path) -> A
 def test_the_case(pair: Any, tt: Callable[..., Any], folder: Path) -> None:
     a, b = pair
     shared = folder / "shared.csv"
+    head = a.head()
     # only B
     one = tt("restore", "--group", "g", "G1", "--member", "B")
     assert b.run("print(vb)").out == "1"
     told = a.run("print(va, os.getpid() == pid)")
     assert told.out == "2 True"
-    assert "B was restored to G1" in told.text("stderr")
+    at = f"the group is mixed: A at #{head['number']}, B at G1"
+    assert f"B was restored to G1 (group g); {at}" in told.text("stderr")
     assert (folder / "a2.txt").read_text() == "a2"
     assert (folder / "b.txt").read_text() == "b1"
     assert shared.read_text() == "1\n2-by-A\n3-by-B\n"
