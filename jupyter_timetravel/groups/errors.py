@@ -24,5 +24,6 @@ class GroupFailed(TimeTravelError):
     """A group was not captured or not restored, since a member cannot do its part."""
 
     def __init__(self, what: str, problems: Sequence[MemberFailed], after: str) -> None:
-        super().__init__(f"{what}: {'; '.join(map(str, problems))}. {after}")
+        why = "; ".join(str(one).rstrip(".") for one in problems)
+        super().__init__(f"{what}: {why}. {after}")
         self.problems = tuple(problems)

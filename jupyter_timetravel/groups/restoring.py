@@ -113,7 +113,11 @@ async def _ask_all(
     told = await asyncio.gather(
         *(
             link.ask(
-                "restore", RESTORE_S, checkpoint=target.members[link.name].checkpoint, dry_run=True
+                "restore",
+                RESTORE_S,
+                checkpoint=target.members[link.name].checkpoint,
+                keep_notebooks=True,
+                dry_run=True,
             )
             for link in links
         ),
@@ -169,7 +173,7 @@ async def _carry_out(
     done: dict[str, dict[str, Any]] = {}
     for number, link in enumerate(links):
         try:
-            done[link.name] = await restore_one(link, target, lease)
+            done[link.name] = await _restore_one(link, target, lease=lease)
         except MemberFailed as error:
             # who did not answer may have restored all the same
             back = list(links[: number + (error.reason == "not answering")])
@@ -179,11 +183,13 @@ async def _carry_out(
     return done
 
 
-async def restore_one(link: Link, target: GroupRecord, lease: str, **more: Any) -> dict[str, Any]:
-    """One member's restore to a record. Raises MemberFailed."""
+async def _restore_one(link: Link, target: GroupRecord, **lease: str) -> dict[str, Any]:
+    """One member's restore to a record. Raises MemberFailed.
+
+    The notebooks of the other members stay too: their front ends own them.
+    """
     checkpoint = target.members[link.name].checkpoint
-    args = {"checkpoint": checkpoint, "lease": lease, **more}
-    return dict(await link.ask("restore", RESTORE_S, **args))
+    return await link.ask("restore", RESTORE_S, checkpoint=checkpoint, keep_notebooks=True, **lease)
 
 
 async def _take_back(group: Opened, links: Sequence[Link], safety: GroupRecord, lease: str) -> str:
@@ -209,14 +215,13 @@ async def _take_back(group: Opened, links: Sequence[Link], safety: GroupRecord, 
 async def _take_one_back(link: Link, safety: GroupRecord, lease: str) -> None:
     """Raises MemberFailed."""
     try:
-        await restore_one(link, safety, lease)
+        await _restore_one(link, safety, lease=lease)
     except MemberFailed as error:
         if error.reason != "refused":
             raise
         # its hold may be what ended
-        checkpoint = safety.members[link.name].checkpoint
         await link.release(lease)
-        await link.ask("restore", RESTORE_S, checkpoint=checkpoint)
+        await _restore_one(link, safety)
 
 
 def _told(

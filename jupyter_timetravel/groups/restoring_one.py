@@ -35,6 +35,7 @@ from kernel_runtime.timeline.groups import (
     Shares,
     resolve,
     shares,
+    where,
     writers,
 )
 
@@ -81,7 +82,7 @@ async def restore_member(
                 raise GroupFailed(what, mine, "Nothing was changed.")
             async with held(own, started + timeout) as lease:
                 shared, parts = await _plan(group, own[0], others, target)
-                args: dict[str, Any] = {"checkpoint": target.checkpoint}
+                args: dict[str, Any] = {"checkpoint": target.checkpoint, "keep_notebooks": True}
                 if shared is not None:
                     args["paths"] = [_absolute(shared, path) for path in sorted(parts.own)]
                 if dry_run:
@@ -92,7 +93,7 @@ async def restore_member(
                 faults.point("group member restored")
                 await group.put(_noted(group.group, member, target, result, undo))
             told = _told(group, member, target, shared, parts, result, started)
-            await _tell(others, group.group, told)
+            await _tell(others, group, told)
             return told
         except NotAtRest as error:
             raise GroupFailed(what, error.problems, "Nothing was changed.") from None
@@ -156,7 +157,9 @@ def _shares(
         timeline = known.get(one)
         last = timeline.head.created_at.timestamp() if timeline and timeline.head else 0.0
         done.append(Doing(one, last, FOREVER))
-    return shared, shares(name, shared.differing, writers(shared.steps, done))
+    # front ends write notebooks, whoever runs meanwhile; no restore touches them
+    differing = {path for path in shared.differing if not path[1].endswith(b".ipynb")}
+    return shared, shares(name, differing, writers(shared.steps, done))
 
 
 def _timeline(store: Store, member: Member) -> Timeline | None:
@@ -190,19 +193,26 @@ def _noted(
     return replace(group, alone=(*group.alone, one))
 
 
-async def _tell(others: Sequence[Link], group: Group, told: Mapping[str, Any]) -> None:
+async def _tell(others: Sequence[Link], group: Opened, told: Mapping[str, Any]) -> None:
     """The other members' panels and notebooks; who does not answer is not waited for."""
+    name, mixed = group.group.name, bool(group.group.alone)
     state = {
         "member": told["member"],
         "title": told["title"],
         "conflicts": told["conflicts"],
-        "mixed": bool(group.alone),
+        "mixed": mixed,
     }
-    text = f"{told['member']} was restored to {told['title']} (group {group.name})."
-    await asyncio.gather(
-        *(link.ask("tell", group=group.name, text=text, state=state) for link in others),
-        return_exceptions=True,
-    )
+
+    async def one(link: Link) -> None:
+        text = f"{told['member']} was restored to {told['title']} (group {name})"
+        head = (await link.ask("status"))["head"]
+        if mixed and head is not None:
+            at = where(group.records, link.member, head["id"], head["number"])
+            text += f"; the group is mixed: {link.name} at {at}, {told['member']} at "
+            text += told["title"]
+        await link.ask("tell", group=name, text=f"{text}.", state=state)
+
+    await asyncio.gather(*(one(link) for link in others), return_exceptions=True)
 
 
 def _absolute(shared: Shared, path: Path) -> str:

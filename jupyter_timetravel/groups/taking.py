@@ -19,7 +19,7 @@ from kernel_runtime.supervisor import faults
 from kernel_runtime.timeline.groups import GroupRecord, GroupRefused, Held, Kind
 from kernel_runtime.timeline.model import check_text, new_id
 
-_CAPTURE_S: Final = 3.0
+_CAPTURE_S: Final = 2.0
 """Seconds beyond the limit within which captures that have begun may end."""
 
 

@@ -486,7 +486,7 @@ class Store:
     @property
     def groups(self) -> Groups:
         """The groups of sessions."""
-        return Groups(self._connection, self._transaction, self._reading)
+        return Groups(self._connection, self._transaction, self._reading_and_decoding)
 
     # -- signatures -------------------------------------------------------------------------
 
@@ -549,6 +549,11 @@ class Store:
             yield
         except (ValueError, TypeError, KeyError, zlib.error) as error:
             raise DatabaseDamaged(self.directory / FILE_NAME, error) from error
+
+    @contextmanager
+    def _reading_and_decoding(self) -> Iterator[None]:
+        with self._decoding(), self._reading():
+            yield
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -45,19 +45,19 @@ class Groups:
         """By name."""
         with self._reading():
             found = self._connection.execute(f"{_GROUP} ORDER BY name").fetchall()
-        return [_group(*row) for row in found]
+            return [_group(*row) for row in found]
 
     def get(self, name: str) -> Group:
         """Raises UnknownGroup."""
         with self._reading():
             row = self._connection.execute(f"{_GROUP} WHERE name = ?", (name,)).fetchone()
-        if row is None:
-            names = ", ".join(one.name for one in self.all()) or "none yet"
-            raise UnknownGroup(
-                f"There is no group {name!r}; there are: {names}. Nothing was done; "
-                "`jupyter timetravel group create` makes one."
-            )
-        return _group(*row)
+            if row is not None:
+                return _group(*row)
+        names = ", ".join(one.name for one in self.all()) or "none yet"
+        raise UnknownGroup(
+            f"There is no group {name!r}; there are: {names}. Nothing was done; "
+            "`jupyter timetravel group create` makes one."
+        )
 
     def create(self, name: str, members: Iterable[Member]) -> Group:
         """Raises GroupRefused if there is one of that name."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.engines.workspace.model import Part
 from kernel_runtime.engines.workspace.names import from_printable, printable
 from kernel_runtime.errors import BadRequest, RestoreFailed, RestoreRefused
 from kernel_runtime.supervisor.router import Request
@@ -45,7 +46,7 @@ async def bring_files(
     only = chosen_paths(session, paths)
     async with session.lock:
         try:
-            plan = await session.files.plan(capture.ref, only)
+            plan = await session.files.plan(capture.ref, Part(only))
         except (WorkspaceError, OSError) as error:
             raise RestoreRefused(str(error)) from error
         refused = [*plan.problems, *((one.path, one.reason) for one in plan.kept)]

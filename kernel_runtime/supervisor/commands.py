@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.engines.workspace.model import Part
 from kernel_runtime.errors import BadRequest, CheckpointRefused, RestoreRefused, TimeTravelError
 from kernel_runtime.supervisor.bringing import bring_files, chosen_paths
 from kernel_runtime.supervisor.channels import Message
@@ -412,14 +413,16 @@ class Commands:
         compensate: bool = False,
         partial: bool = False,
         paths: list[str] | None = None,
+        keep_notebooks: bool = False,
         lease: str | None = None,
     ) -> dict[str, Any]:
         session = self._session
         self._check_only(only, compensate)
         target = session.restores.target(checkpoint, undo)
         chosen = None if paths is None else chosen_paths(session, paths)
+        part = Part(chosen, keep_notebooks)
         if dry_run:
-            return await session.restores.dry_run(target, only, chosen)
+            return await session.restores.dry_run(target, only, part)
         session.router.hold("restore")
         try:
             if compensate:
@@ -427,7 +430,7 @@ class Commands:
                 await session.restores.make_idle(force, None)
                 await session.compensations.run(target, None)
             return await session.restores.restore(
-                target, only, force=force, request=None, partial=partial, chosen=chosen
+                target, only, force=force, request=None, partial=partial, part=part
             )
         finally:
             session.router.release("restore")
@@ -624,6 +627,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
             "partial",
             "stop_on_difference",
             "renew",
+            "keep_notebooks",
         ),
         (bool,),
     ),

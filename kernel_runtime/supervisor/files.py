@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_runtime.engines.workspace.errors import WorkspaceCaptureFailed, WorkspaceError
 from kernel_runtime.engines.workspace.model import (
+    ALL_FILES,
     Change,
     LeftOut,
+    Part,
     RestorePlan,
     RestoreResult,
     Snapshot,
@@ -176,25 +178,18 @@ class Files:
         if self._store is not None:
             await self._run(self._store.flush)
 
-    async def plan(
-        self, snapshot_id: str, only: frozenset[tuple[int, bytes]] | None = None
-    ) -> RestorePlan:
+    async def plan(self, snapshot_id: str, part: Part = ALL_FILES) -> RestorePlan:
         """Check what a restore needs, of all files or of some. Raises WorkspaceError."""
         assert self._engine is not None
-        return await self._run(self._plan, self._engine, snapshot_id, only)
+        return await self._run(self._plan, self._engine, snapshot_id, part)
 
-    def _plan(
-        self,
-        engine: WorkspaceEngine,
-        snapshot_id: str,
-        only: frozenset[tuple[int, bytes]] | None,
-    ) -> RestorePlan:
+    def _plan(self, engine: WorkspaceEngine, snapshot_id: str, part: Part) -> RestorePlan:
         from kernel_runtime.engines.workspace.places import refuse_elsewhere
 
         if not self._is_imported:
             looks = self._document.looks if self._document is not None else None
             refuse_elsewhere(engine, snapshot_id, looks)
-        return engine.plan_restore(snapshot_id, only=only)
+        return engine.plan_restore(snapshot_id, part=part)
 
     async def restore(self, plan: RestorePlan, safety: Snapshot | None) -> RestoreResult:
         """Carry a plan out. Raises WorkspaceError; then the files are as before."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.workspace.errors import WorkspaceError
-from kernel_runtime.engines.workspace.model import RestorePlan
+from kernel_runtime.engines.workspace.model import ALL_FILES, Part, RestorePlan
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.engines.workspace.protect import DOCUMENT
 from kernel_runtime.errors import RestoreRefused, UnknownCheckpoint
@@ -88,11 +88,11 @@ class Planner:
         self,
         target: Checkpoint,
         only: str | None,
-        chosen: frozenset[tuple[int, bytes]] | None = None,
+        part: Part = ALL_FILES,
     ) -> Plan:
         """Check everything that can be checked first. Raises RestoreRefused.
 
-        chosen: the paths of the workspace that are meant (None: all), as WorkspaceEngine has them.
+        part: which files of the workspace are meant.
         """
         session = self._session
         plan = Plan(target, None, None)
@@ -117,7 +117,7 @@ class Planner:
                 plan.warnings.append(f"the files stay as they are: {why}")
             else:
                 try:
-                    plan.files = await session.files.plan(files.ref, chosen)
+                    plan.files = await session.files.plan(files.ref, part)
                 except (WorkspaceError, OSError) as error:
                     raise RestoreRefused(str(error)) from error
                 if plan.files.problems:

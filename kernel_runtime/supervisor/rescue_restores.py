@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from kernel_runtime.engines.workspace.model import ALL_FILES, Part
 from kernel_runtime.errors import (
     EnvironmentRefused,
     RestoreFailed,
@@ -38,7 +39,7 @@ class RescueRestorer(Restorer):
         self,
         target: Checkpoint,
         only: str | None,
-        chosen: frozenset[tuple[int, bytes]] | None = None,
+        part: Part = ALL_FILES,
     ) -> Plan:
         """Check everything that can be checked first. Raises RestoreRefused."""
         session = self._session
@@ -47,8 +48,8 @@ class RescueRestorer(Restorer):
                 "Memory alone would come back onto the files that keep Python from starting. "
                 f"Nothing was changed; take both: %restore {target.number}."
             )
-        part = None if target.id in session.frozen else "files"
-        plan = await super().plan(target, part, chosen)
+        only_files = None if target.id in session.frozen else "files"
+        plan = await super().plan(target, only_files, part)
         if plan.files is None and plan.environment is None:
             raise RestoreRefused(
                 f"#{target.number} holds no files: {'; '.join(plan.warnings)}. Nothing was changed."

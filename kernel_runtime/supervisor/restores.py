@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.dill.engine import Loaded
 from kernel_runtime.engines.workspace.errors import WorkspaceError
-from kernel_runtime.engines.workspace.model import RestoreResult
+from kernel_runtime.engines.workspace.model import ALL_FILES, Part, RestoreResult
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.errors import (
     RestoreFailed,
@@ -57,12 +57,12 @@ class Restorer(Planner):
         self,
         target: Checkpoint,
         only: str | None,
-        chosen: frozenset[tuple[int, bytes]] | None = None,
+        part: Part = ALL_FILES,
     ) -> dict[str, Any]:
         """Return a restore result that tells what would be done."""
         session = self._session
         async with session.lock:
-            plan = await self.plan(target, only, chosen)
+            plan = await self.plan(target, only, part)
         present = await session.present_variables() if only != "files" else {}
         result = self._teller.result(plan, None, None, present if only != "files" else None)
         result["dry_run"] = True
@@ -83,14 +83,14 @@ class Restorer(Planner):
         tell_s: float = TELL_S,
         resumes: bool = False,
         partial: bool = False,
-        chosen: frozenset[tuple[int, bytes]] | None = None,
+        part: Part = ALL_FILES,
     ) -> dict[str, Any]:
         """Restore; return the restore result. request: the cell that asks for it, if one does.
 
         tell_s: seconds that the result waits for what changed in the environment. resumes: memory
         alone, and the session goes on from target. partial: also where variables of another
-        machine's checkpoint cannot be loaded here; else that is a failure. chosen: the paths of the
-        workspace that are meant; None: all.
+        machine's checkpoint cannot be loaded here; else that is a failure. part: which files of the
+        workspace are meant.
 
         Raises RestoreRefused (nothing was done) or RestoreFailed (the session is back in the state
         before). The caller holds the queue.
@@ -99,7 +99,7 @@ class Restorer(Planner):
         async with session.lock:
             started = time.perf_counter()
             session.environment.make_room()
-            plan = await self.plan(target, only, chosen)
+            plan = await self.plan(target, only, part)
             plan.tell_s, plan.resumes = tell_s, resumes
             plan.is_whole = session.persistence.is_imported and not (partial or resumes)
             session.events.publish("restore_started", checkpoint=session.timeline.record(target))

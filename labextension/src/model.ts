@@ -373,6 +373,9 @@ export class Timeline extends Tree {
       case 'restore_finished':
         this._finish(event as unknown as IRestored);
         break;
+      case 'group_changed':
+        this.notice = event.text ?? '';
+        break;
       case 'executor_died':
         this.running = null;
         this.notice = event.text ?? '';

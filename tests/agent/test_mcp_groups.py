@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from agent_world import agent, make_book
 
@@ -36,7 +37,8 @@ async def test_a_group_of_two_goes_back_and_one_alone(book: Path, tt: Callable[.
         assert [(await ask.run(one, "x"))["result"] for one in (book, other)] == ["1", "1"]
         await ask("group_restore", group="both", undo=True)
         assert [(await ask.run(one, "x"))["result"] for one in (book, other)] == ["2", "1"]
-        assert len(tt("list", "--group", "both", "--json")["records"]) == 3
+        listed = await anyio.to_thread.run_sync(tt, "list", "--group", "both", "--json")
+        assert len(listed["records"]) == 3
         told = await ask.refused("group_restore", group="both")
         assert told["ename"] == "BadRequest"
         told = await ask.refused("group_checkpoint", group="nobody")

@@ -54,9 +54,12 @@ def test_a_store_that_is_full(
     filler = fill(small)
     for one in members:
         one.run("n = 2")
-    for words in (("checkpoint", "--group", "g"), ("restore", "--group", "g", "G1")):
+    for words, reason in (
+        (("checkpoint", "--group", "g"), "not stored: "),
+        (("restore", "--group", "g", "G1"), "No room in the store"),
+    ):
         said = tt(*words, "--timeout", 20, status=1)
-        assert "not stored: " in said
+        assert reason in said
         assert "A: " in said or "B: " in said
         assert [one.run("print(n)").out for one in members] == ["2", "2"]
         shown = tt("group", "show", "g")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,14 @@ def pair(on: Callable[..., Notebook], tt: Callable[..., Any], folder: Path) -> A
 def test_the_case(pair: Any, tt: Callable[..., Any], folder: Path) -> None:
     a, b = pair
     shared = folder / "shared.csv"
+    head = a.head()
     # only B
     one = tt("restore", "--group", "g", "G1", "--member", "B")
     assert b.run("print(vb)").out == "1"
     told = a.run("print(va, os.getpid() == pid)")
     assert told.out == "2 True"
-    assert "B was restored to G1" in told.text("stderr")
+    at = f"the group is mixed: A at #{head['number']}, B at G1"
+    assert f"B was restored to G1 (group g); {at}" in told.text("stderr")
     assert (folder / "a2.txt").read_text() == "a2"
     assert (folder / "b.txt").read_text() == "b1"
     assert shared.read_text() == "1\n2-by-A\n3-by-B\n"
@@ -134,3 +137,22 @@ def test_what_somebody_outside_wrote_stays(pair: Any, tt: Callable[..., Any], fo
     assert (folder / "outside.txt").read_text() == "mine"
     assert {"path": str(folder / "outside.txt"), "writers": []} in told["conflicts"]
     assert "somebody outside of the group" in told["text"]
+
+
+def test_notebooks_stay_whosever_they_are(pair: Any, tt: Callable[..., Any], folder: Path) -> None:
+    """A front end saves them, while this member or another one runs a cell."""
+    _, b = pair
+    books = [folder / "A.ipynb", folder / "B.ipynb", folder / "none's.ipynb"]
+    shutil.copy(books[0], books[2])
+    tt("checkpoint", "--group", "g", "-m", "with notebooks")
+    saved = [book.read_text() + " " * 8 for book in books]
+    for book, text in zip(books, saved):
+        book.write_text(text)
+    ran(b, 'open("b.txt", "w").write("b3")')
+    told = tt("restore", "--group", "g", "with notebooks", "--member", "B")
+    assert told["conflicts"] == []
+    assert (folder / "b.txt").read_text() == "b2"
+    assert [book.read_text() for book in books] == saved
+    tt("restore", "--group", "g", "G1")
+    assert not (folder / "a2.txt").exists()
+    assert [book.read_text() for book in books] == saved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -13,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_runtime.errors import BadRequest
-from kernel_runtime.store.database import open_store
-from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.database import FILE_NAME, open_store
+from kernel_runtime.store.errors import DatabaseDamaged, StoreError
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.timeline.groups import (
     Alone,
@@ -200,6 +201,20 @@ def test_a_group_comes_back_as_it_was_written(store: Any, tmp_path: Path) -> Non
         assert again.groups.records(changed) == [one]
         assert not one.is_complete
         assert again.problems() == []
+
+
+def test_a_row_that_is_damaged_is_told(store: Any, tmp_path: Path) -> None:
+    made = store.groups.create("g", [A])
+    store.groups.put(made, record(1))
+    with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as connection, connection:
+        connection.execute("UPDATE group_records SET details = '{'")
+    with pytest.raises(DatabaseDamaged):
+        store.groups.records(made)
+    with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as connection, connection:
+        connection.execute("UPDATE groups SET details = '{}'")
+    for read in (store.groups.all, lambda: store.groups.get("g")):
+        with pytest.raises(DatabaseDamaged):
+            read()
 
 
 def test_groups_that_are_there_or_not(store: Any) -> None:

@@ -122,7 +122,7 @@ def test_another_user_s_store(stored, reopen):
 
 
 AS_IN_VERSION_1 = """
-DROP TABLE seals; DROP TABLE cells;
+DROP TABLE seals; DROP TABLE cells; DROP TABLE group_records; DROP TABLE groups;
 ALTER TABLE timelines DROP COLUMN looks; ALTER TABLE timelines DROP COLUMN origin;
 PRAGMA user_version = 1;
 """

@@ -34,9 +34,11 @@ from kernel_runtime.engines.workspace.estimate import Estimate, estimate
 from kernel_runtime.engines.workspace.export import read_content, write_copy
 from kernel_runtime.engines.workspace.locks import locked_roots
 from kernel_runtime.engines.workspace.model import (
+    ALL_FILES,
     Change,
     Entry,
     LeftOut,
+    Part,
     RecoverResult,
     RestorePlan,
     RestoreResult,
@@ -203,21 +205,21 @@ class WorkspaceEngine:
         *,
         include_documents: bool = False,
         allow_missing: bool = False,
-        only: frozenset[tuple[int, bytes]] | None = None,
+        part: Part = ALL_FILES,
     ) -> RestorePlan:
         """What a restore would do, checked as far as can be; changes nothing in the roots.
 
         include_documents: roll notebooks back too. allow_missing: leave files whose content
-        the store has lost as they are, instead of refusing. only: these paths, each with the number
-        of its root, and what is below them; all else stays. Raises SnapshotUnknown,
-        WorkspaceCaptureFailed; what would stop the restore is in the plan's problems.
+        the store has lost as they are, instead of refusing. part: which files are meant; all else
+        stays. Raises SnapshotUnknown, WorkspaceCaptureFailed; what would stop the restore is in the
+        plan's problems.
         """
         with self._lock:
             present = self._look(snapshot_id)
             manifest = read_manifest(self.store, snapshot_id)
             with _readable(snapshot_id), self._anchors() as anchors:
                 reader = Reader.of(self.store)
-                operations, chosen = self._operations(manifest, reader, include_documents, only)
+                operations, chosen = self._operations(manifest, reader, include_documents, part)
                 found = check(self.store, reader, operations, anchors)
             problems = list(found.problems)
             if not allow_missing:
@@ -228,7 +230,7 @@ class WorkspaceEngine:
                 manifest.id, present.id,
                 tuple(one for one in changes if chosen[one.root].is_chosen(one.path)),
                 tuple(kept), tuple(problems), tuple(found.warnings), present.excluded,
-                found.bytes_to_write, include_documents, allow_missing, only,
+                found.bytes_to_write, include_documents, allow_missing, part,
             )  # fmt: skip
 
     def restore(self, plan: RestorePlan, *, foreign: Snapshot | None = None) -> RestoreResult:
@@ -304,7 +306,7 @@ class WorkspaceEngine:
         self._make_missing_roots(manifest, plan)
         with self._anchors() as anchors:
             operations, protections = self._operations(
-                manifest, reader, plan.include_documents, plan.only
+                manifest, reader, plan.include_documents, plan.part
             )
             found = check(self.store, reader, operations, anchors)
             problems = list(found.problems)
@@ -372,7 +374,7 @@ class WorkspaceEngine:
         manifest: Manifest,
         reader: Reader,
         include_documents: bool,
-        only: frozenset[tuple[int, bytes]] | None,
+        part: Part,
     ) -> tuple[Operations, list[Protection]]:
         roots = self._capturer.roots
         if len(manifest.roots) != len(roots):
@@ -383,13 +385,14 @@ class WorkspaceEngine:
         for number, root in enumerate(roots):
             documents = free
             if self.keep_documents and not include_documents:
-                documents = documents_of(root.path, self.document)
+                own = None if part.keep_notebooks else self.document
+                documents = documents_of(root.path, own)
             rules = self._capturer.rules_for(root, manifest.rules)
             absent = absent_paths(manifest.left_out, number)
             former = frozenset(path for one in self.former for path in inside(root.path, one))
             chosen = None
-            if only is not None:
-                chosen = frozenset(path for of, path in only if of == number)
+            if part.only is not None:
+                chosen = frozenset(path for of, path in part.only if of == number)
             protections.append(Protection(absent, rules, documents, former, chosen))
         planner = Planner(reader, protections)
         planner.plan([entry for _, entry in manifest.roots], [root.state for root in roots])

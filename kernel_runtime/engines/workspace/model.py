@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NewType
+from typing import Final, Literal, NewType
 
 from kernel_runtime.store.blobs import Digest
 
@@ -108,13 +108,29 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Which files a restore is to bring back.
+
+    only: paths, each with the number of its root, and what is below them; None: all.
+    keep_notebooks: every notebook document stays, as when it is not known which one is the
+    session's: others may have theirs open in the same directory.
+    """
+
+    only: frozenset[tuple[int, bytes]] | None = None
+    keep_notebooks: bool = False
+
+
+ALL_FILES: Final = Part()
+
+
+@dataclass(frozen=True)
 class RestorePlan:
     """What a restore would do, checked as far as can be without doing it.
 
     changes: from the directory as it is to the snapshot. kept: paths that differ and stay as
     they are, with the reason. problems: why the restore would be refused. warnings: what will
-    come back not quite the same. bytes_to_write: room needed on the workspace's disk. only: the
-    paths (with the number of their root) that are meant, with all below; None: all.
+    come back not quite the same. bytes_to_write: room needed on the workspace's disk. part: which
+    files are meant.
     """
 
     snapshot_id: SnapshotId
@@ -127,7 +143,7 @@ class RestorePlan:
     bytes_to_write: int
     include_documents: bool = False
     allow_missing: bool = False
-    only: frozenset[tuple[int, bytes]] | None = None
+    part: Part = ALL_FILES
 
 
 @dataclass(frozen=True)
