@@ -43,6 +43,8 @@ def _completer(
             return ["process", "files"]
         if event.line.split()[:2] == ["%timetravel", "apply"]:
             return [*OF_APPLY, *_paths(event.symbol)]
+        if magic == "%restore" and "--paths" in event.line.split():
+            return _paths(event.symbol)
         if magic not in TAKES_LABELS:
             return list(fixed)
         try:
