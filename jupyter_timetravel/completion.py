@@ -13,7 +13,10 @@ from kernel_runtime.errors import TimeTravelError
 
 FIXED: Final = {
     "%checkpoint": ("--label", "--pin", "--unpin", "--delete", "--help"),
-    "%restore": ("--only", "--dry-run", "--undo", "--force", "--partial", "--help"),
+    "%restore": (
+        *("--only", "--vars", "--paths", "--dry-run", "--undo", "--force", "--compensate"),
+        *("--partial", "--help"),
+    ),
     "%timeline": ("diff", "--all", "--manual", "--help"),
     "%timetravel": (
         *("status", "list", "config", "label", "files", "apply", "reset"),
@@ -40,6 +43,8 @@ def _completer(
             return ["process", "files"]
         if event.line.split()[:2] == ["%timetravel", "apply"]:
             return [*OF_APPLY, *_paths(event.symbol)]
+        if magic == "%restore" and "--paths" in event.line.split():
+            return _paths(event.symbol)
         if magic not in TAKES_LABELS:
             return list(fixed)
         try:

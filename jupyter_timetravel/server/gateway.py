@@ -123,10 +123,9 @@ class GatewayLink(Link):
 
     def _on_message(self, message: dict[str, Any]) -> None:
         channel, kernel_session = message["channel"], message["header"]["session"]
-        if channel == "control":
-            if self._kernel_session not in ("", kernel_session):
-                self.close()  # another process, which knows nothing of what this one was told
-                return
+        if self._kernel_session not in ("", kernel_session):
+            self.close()  # another process, which knows nothing of what this one was told
+        elif channel == "control":
             self._kernel_session = kernel_session
             self._on_answer(message)
         elif channel == "iopub":

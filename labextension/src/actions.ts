@@ -282,6 +282,22 @@ export class Actions {
     }
   }
 
+  /** The session went back while this page was not connected. */
+  tellMoved(subject: ISubject, record: ICheckpoint): void {
+    if (this._settings.now.notify) {
+      const name = subject.widget.title.label;
+      this._tell(
+        'info',
+        this._trans.__(
+          '%1: the session went back while this page was not connected. It is at #%2 now.',
+          name,
+          record.number
+        ),
+        () => this.undo(subject)
+      );
+    }
+  }
+
   private async _ask(
     subject: ISubject,
     record: ICheckpoint,

@@ -109,6 +109,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
           actions.tellOthers(subject, result);
         }
       });
+      subject.timeline.movedMeanwhile.connect((_, record) => actions.tellMoved(subject, record));
       subject.timeline.changed.connect(({ running }) => {
         // also while another notebook is in front
         const { title } = subject.widget;

@@ -17,7 +17,16 @@ const PATIENCE_MS = 10_000;
 /** Characters of one request: a server takes messages of 10 MB. */
 const REQUEST_MOST = 2e6;
 const CELL_MOST = 3e6;
+/** Notebooks of one request. */
+const DOCUMENTS_MOST = 50;
 const BARE = 'timetravel_outputs_left_out';
+
+interface IWaiting {
+  snapshot: Snapshot;
+  isOwn: boolean;
+  /** It was sent already, and the store had lost some of its cells. */
+  isAgain?: boolean;
+}
 
 export class Keeper {
   constructor(private _timeline: Timeline) {
@@ -59,15 +68,11 @@ export class Keeper {
     }
     this._isSending = true;
     try {
-      for (const [id, waiting] of [...this._waiting]) {
-        if (isOwn && !waiting.isOwn) {
-          continue;
+      while (await this._sendSome(isOwn)) {
+        if (this._timeline.isBusy) {
+          (isOwn ? this._own : this._others).soon(); // the pause is over: the rest in the next one
+          break;
         }
-        const record = this._timeline.records.get(id);
-        if (record !== undefined && !this.has(record)) {
-          await this._keep(id, waiting.snapshot);
-        }
-        this._waiting.delete(id);
       }
     } catch (error) {
       // a kernel or a store that cannot: this page's memory has them all the same. Where only the
@@ -80,41 +85,72 @@ export class Keeper {
     }
   }
 
-  /** Send one notebook: first cells that the kernel does not know, in parts, then the list. */
-  private async _keep(checkpoint: string, snapshot: Snapshot): Promise<void> {
-    for (let tries = 0; tries < 2; tries++) {
-      const unknown = [...new Set(snapshot)].filter(cell => !this._digests.has(cell));
-      let part: IKeptCell[] = [];
-      let weight = 0;
+  /** One request, with the cells that the kernel does not know yet; whether there is more to do. */
+  private async _sendSome(isOwn: boolean): Promise<boolean> {
+    const part = new Set<IKeptCell>();
+    const documents: [string, Snapshot][] = [];
+    let weight = 0;
+    for (const [id, waiting] of this._waiting) {
+      if (isOwn && !waiting.isOwn) {
+        continue;
+      }
+      if (documents.length === DOCUMENTS_MOST) {
+        break;
+      }
+      const record = this._timeline.records.get(id);
+      if (record === undefined || this.has(record)) {
+        this._waiting.delete(id);
+        continue;
+      }
+      const unknown = new Set(
+        waiting.snapshot.filter(cell => !this._digests.has(cell) && !part.has(cell))
+      );
+      let isWhole = true;
       for (const cell of unknown) {
-        if (part.length > 0 && weight + cell.weight > REQUEST_MOST) {
-          await this._sendCells(part);
-          [part, weight] = [[], 0];
+        const more = Math.min(cell.weight, CELL_MOST);
+        if (part.size > 0 && weight + more > REQUEST_MOST) {
+          isWhole = false;
+          break;
         }
-        part.push(cell);
-        weight += Math.min(cell.weight, CELL_MOST);
+        part.add(cell);
+        weight += more;
       }
-      const { missing } = await this._sendCells(part, checkpoint, snapshot);
-      if (missing.length === 0) {
-        return;
+      if (!isWhole) {
+        break; // its other cells go with the next request
       }
-      // the store was pruned meanwhile
-      snapshot.forEach(cell => this._digests.delete(cell));
+      documents.push([id, waiting.snapshot]);
     }
+    if (documents.length === 0 && part.size === 0) {
+      return false;
+    }
+    await this._ask([...part], documents);
+    return this._waiting.size > 0;
   }
 
-  private async _sendCells(part: IKeptCell[], checkpoint?: string, snapshot: Snapshot = []) {
+  private async _ask(part: IKeptCell[], documents: [string, Snapshot][]): Promise<void> {
     const places = new Map(part.map((cell, at) => [cell, at]));
-    const cells = snapshot.map(cell => ({
-      cell: places.get(cell) ?? this._digests.get(cell)!,
-      trusted: cell.trusted
-    }));
     const answer = await this._timeline.keepDocuments(
       part.map(toStored),
-      checkpoint === undefined ? [] : [{ checkpoint, cells }]
+      documents.map(([checkpoint, snapshot]) => ({
+        checkpoint,
+        cells: snapshot.map(cell => ({
+          cell: places.get(cell) ?? this._digests.get(cell)!,
+          trusted: cell.trusted
+        }))
+      }))
     );
     part.forEach((cell, at) => this._learn(cell, answer.digests[at]));
-    return answer;
+    const missing = new Set(answer.missing);
+    for (const [id, snapshot] of documents) {
+      const lost = snapshot.filter(cell => missing.has(this._digests.get(cell)!));
+      const waiting = this._waiting.get(id);
+      if (lost.length > 0 && waiting !== undefined && !waiting.isAgain) {
+        waiting.isAgain = true; // the store was pruned meanwhile: once more, with its cells
+      } else {
+        this._waiting.delete(id);
+      }
+      lost.forEach(cell => this._digests.delete(cell));
+    }
   }
 
   private _learn(cell: IKeptCell, digest: string): void {
@@ -127,7 +163,7 @@ export class Keeper {
 
   private _own: Pause;
   private _others: Pause;
-  private _waiting = new Map<string, { snapshot: Snapshot; isOwn: boolean }>();
+  private _waiting = new Map<string, IWaiting>();
   private _digests = new WeakMap<IKeptCell, string>();
   private _cells = new Map<string, IKeptCell>();
   private _isSending = false;

@@ -71,6 +71,11 @@ export class Timeline extends Tree {
     return this._restored;
   }
 
+  /** The session has gone back while this page was not connected: where it is now. */
+  get movedMeanwhile(): ISignal<this, ICheckpoint> {
+    return this._movedMeanwhile;
+  }
+
   /** A restore was asked for: the last moment at which the page shows the state before it. */
   get leaving(): ISignal<this, void> {
     return this._leaving;
@@ -194,6 +199,11 @@ export class Timeline extends Tree {
     return (await this._request<{ text: string }>('verify', { checkpoint: record.id })).text;
   }
 
+  /** Whether a cell runs, or the kernel answers something else at this moment. */
+  get isBusy(): boolean {
+    return this.context.session?.kernel?.status === 'busy';
+  }
+
   /** Read the whole list anew, and ask for events. */
   async refresh(): Promise<void> {
     const kernel = this.context.session?.kernel ?? null;
@@ -222,10 +232,16 @@ export class Timeline extends Tree {
       if (isLate()) {
         return;
       }
+      const before = this.head;
       this.fill(listing);
       this.state = 'ready';
       const waiting = this._waiting;
       this._waiting = null;
+      const now = this.records.get(this.head ?? '');
+      const isTold = this._ours > 0 || waiting.some(event => event.event === 'restore_finished');
+      if (before !== null && now !== undefined && !this.path.has(before) && !isTold) {
+        this._movedMeanwhile.emit(now);
+      }
       waiting.forEach(event => this._apply(event));
       this._emit();
     } catch (error) {
@@ -423,6 +439,7 @@ export class Timeline extends Tree {
   private _created = new Signal<this, ICheckpoint>(this);
   private _restored = new Signal<this, IOutcome>(this);
   private _leaving = new Signal<this, void>(this);
+  private _movedMeanwhile = new Signal<this, ICheckpoint>(this);
   private _waiting: IEvent[] | null = null;
   private _sequence = 0;
   private _round = 0;

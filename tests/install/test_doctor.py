@@ -170,7 +170,11 @@ def test_a_sidebar_of_another_version_or_turned_off_is_a_fault(
     folder.mkdir(parents=True)
 
     def found(sidebar: str, disabled: dict[str, bool]) -> Finding:
-        package = {"name": "jupyter-timetravel", "version": sidebar, "jupyterlab": {"_build": {}}}
+        package = {
+            "name": "jupyter-timetravel",
+            "version": sidebar,
+            "jupyterlab": {"_build": {"load": "x.js"}},
+        }
         (folder / "package.json").write_text(json.dumps(package))
         config = tmp_path / "config" / "labconfig"
         config.mkdir(parents=True, exist_ok=True)

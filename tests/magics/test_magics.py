@@ -190,6 +190,13 @@ def test_completion(shell, line, offered):
     assert offered <= completions(shell, line)
 
 
+def test_completion_of_files(shell, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").touch()
+    (tmp_path / "deep").mkdir()
+    assert completions(shell, "%restore 1 --paths d") == {"data.csv", "deep/"}
+
+
 def test_completion_without_an_answer_offers_what_is_fixed(shell, link):
     def refuse(command, args):
         raise UnknownCheckpoint(1)

@@ -85,6 +85,11 @@ def test_a_restart_behind_a_gateway(server: Server, front: Server, kernel: str) 
             except KernelGone:  # the first that is asked may find out
                 made = client.checkpoint("after")
             assert made.id == client.list()[-1].id
+        with client.events(timeout=PATIENCE) as events, front.as_user() as http:
+            http.post(f"{server.url}api/kernels/{kernel}/restart", timeout=PATIENCE)
+            with pytest.raises(KernelGone):
+                for _ in events:
+                    pass
 
 
 def test_a_gateway_that_goes_away(tmp_path: Path) -> None:
