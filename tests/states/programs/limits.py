@@ -1,5 +1,8 @@
 """Limits of resources, soft and hard."""
 
+# named: RLIMIT_NOFILE
+# apart: dmtcp
+
 # %% setup
 import resource
 

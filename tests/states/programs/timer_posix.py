@@ -1,5 +1,8 @@
 """A timer of timer_create(2)."""
 
+# named: timer_create
+# apart: dmtcp
+
 # %% setup
 import ctypes
 import signal
