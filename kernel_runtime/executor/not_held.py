@@ -28,7 +28,7 @@ Settings = dict[str, tuple[object, str]]
 """Name, value, and what becomes of another value."""
 
 _LOST: Final = "DMTCP does not bring it back"
-_FATAL: Final = "DMTCP cannot restart the process with it; its variables come back"
+_FATAL: Final = "DMTCP cannot restart the process with it: its variables alone can come back"
 _SYS_KCMP: Final = {"x86_64": 312, "aarch64": 272}
 _KCMP_FILE: Final = 0
 _DMTCPS: Final = range(820, 1024)
@@ -98,8 +98,12 @@ def put_back_later() -> Callable[[], None]:
     umask = os.umask(0)
     os.umask(umask)
     name = _NAME.read_bytes()
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # DMTCP's own descriptors are above a low limit: no fork and no restart works under it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
 
     def put_back() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
         os.umask(umask)
         _NAME.write_bytes(name)
 
@@ -149,7 +153,7 @@ def _settings(libc: ctypes.CDLL) -> Settings:
         "memory that mlock(2) locked": (locked, _LOST),
         "interval timer": (interval, _LOST),
         "timers of timer_create(2)": (timers, _LOST),
-        "RLIMIT_NOFILE": (resource.getrlimit(resource.RLIMIT_NOFILE), _FATAL),
+        "RLIMIT_NOFILE": (resource.getrlimit(resource.RLIMIT_NOFILE)[1], _FATAL),
     }
 
 

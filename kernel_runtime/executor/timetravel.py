@@ -224,9 +224,9 @@ class TimeTravel:
             variables=self._summary(),
             notes=self._not_held.notes() if self._not_held else [],
         )
+        put_back()
         if woken:
             self._kernel.watch_link()
-            put_back()
             if self.directory is not None:
                 with contextlib.suppress(OSError):
                     os.chdir(self.directory)  # DMTCP knows those below the first one only

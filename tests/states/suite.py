@@ -38,7 +38,8 @@ from tests.kernel.durable_world import durable, image, kill
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 KEPT, NAMED, SILENT, LEFT_OUT = "kept", "lost, named", "lost silently", "left out"
-LOST, NOT_SET_UP, GONE = "lost", "cannot be set up", "the process lost, named"
+LOST, GONE = "lost", "the process lost, named"
+NOT_SET_UP, NOT_CAPTURED = "cannot be set up", "cannot be captured"
 SHARED_MEMORY: Final = Path("/dev/shm")
 
 
@@ -196,7 +197,13 @@ class Course:
         for program in chosen:
             if not self._set_up(notebook, program):
                 return self.outcomes
-        number = int(notebook.run("%checkpoint").out.split("#")[1].split()[0])
+        made = notebook.run("%checkpoint", ok=False)
+        if made.status != "ok" and self.apart is not None and self.apart.dmtcp:
+            outcome = Outcome(NOT_CAPTURED, str(made.reply), self.apart.dmtcp)
+            self.outcomes[self.apart.name] = outcome
+            return self.outcomes
+        assert made.status == "ok", made.error or made.reply
+        number = int(made.out.split("#")[1].split()[0])
         said = ""
         if not self.way.in_place:
             said += json.dumps(self._captured(notebook, number))
@@ -208,11 +215,13 @@ class Course:
             kill(notebook)
             clear_shared_memory()
             notebook = self._start()
-        told = notebook.run(f"%restore {number}").out
-        if self.apart is not None and "a fresh one has" in told:
+        restored = notebook.run(f"%restore {number}", ok=False)
+        told = restored.error + restored.out
+        if self.apart is not None and ("a fresh one has" in told or restored.status != "ok"):
             assert self._is_named(self.apart, said + told), said + told
             self.outcomes[self.apart.name] = Outcome(GONE, told)
             return self.outcomes
+        assert restored.status == "ok", told
         assert "a fresh one has" not in told and "another image" not in told, told
         notebook.run(f"carried.update({carried})")
         for program in reversed(chosen):

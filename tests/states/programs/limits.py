@@ -1,8 +1,5 @@
 """Limits of resources, soft and hard."""
 
-# named: RLIMIT_NOFILE
-# apart: dmtcp
-
 # %% setup
 import resource
 

@@ -1,6 +1,6 @@
 """A timer of timer_create(2)."""
 
-# named: timer_create
+# dmtcp: while it fires, Python's handler recurses until a checkpoint fails
 # apart: dmtcp
 
 # %% setup
