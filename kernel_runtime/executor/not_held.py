@@ -38,10 +38,10 @@ _NAME: Final = Path("/proc/self/comm")
 _KINDS: Final = {
     "/memfd:": "memfd",
     "anon_inode:[timerfd]": "timerfd",
-    "anon_inode:inotify": "inotify",
     "/dev/pts/": "terminal",
     "/dev/ptmx": "terminal",
 }
+_LIMITS: Final = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _INTERVAL_TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _PR_GET_TIMERSLACK: Final = 30
 _PR_GET_CHILD_SUBREAPER: Final = 37
@@ -98,12 +98,15 @@ def put_back_later() -> Callable[[], None]:
     umask = os.umask(0)
     os.umask(umask)
     name = _NAME.read_bytes()
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = {which: resource.getrlimit(which) for which in _LIMITS}
+    files = limits[resource.RLIMIT_NOFILE]
     # DMTCP's own descriptors are above a low limit: no fork and no restart works under it
     resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
 
     def put_back() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        for which, values in limits.items():
+            with contextlib.suppress(OSError, ValueError):  # a hard one that is lower now
+                resource.setrlimit(which, values)
         os.umask(umask)
         _NAME.write_bytes(name)
 
