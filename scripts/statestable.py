@@ -2,7 +2,7 @@
 
 python scripts/statestable.py ENGINE...
 
-fork and image as an ordinary user, criu as root, as the tests run them; other columns stay.
+fork, image and dmtcp as an ordinary user, criu as root, as the tests run them; other columns stay.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def column(engine: str, folder: Path) -> dict[str, str]:
     (work / "n.ipynb").write_text("{}")
     document = {"cwd": work, "env": {"JPY_SESSION_NAME": str(work / "n.ipynb")}}
     with pytest.MonkeyPatch.context() as patch, kernels(folder, patch) as start:
-        found = Course(WAYS[engine], start, document).run()
+        found = Course(WAYS[engine], start, document).run_all()
     for name, outcome in sorted(found.items()):
         if outcome.text:
             print(f"{engine}: {name}: {outcome.kind}: {outcome.text}")
-    return {name: outcome.kind for name, outcome in found.items()}
+    return {name: outcome.shown for name, outcome in found.items()}
 
 
 def main(engines: list[str]) -> None:

@@ -21,7 +21,7 @@ from kernel_runtime.dmtcp.errors import (
     DmtcpTooOld,
     ImageUnreadable,
 )
-from kernel_runtime.dmtcp.images import ImageInfo, images_in, inspect
+from kernel_runtime.dmtcp.images import ImageInfo, files_of, images_in, inspect
 from kernel_runtime.dmtcp.programs import (
     clean_environment,
     launch,
@@ -47,6 +47,7 @@ __all__ = [
     "Status",
     "Tools",
     "clean_environment",
+    "files_of",
     "find",
     "images_in",
     "inspect",

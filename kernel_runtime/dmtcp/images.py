@@ -85,6 +85,16 @@ def images_in(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob(f"*{SUFFIX}") if path.is_file())
 
 
+def files_of(image: Path) -> Path:
+    """The directory beside an image with the files that DMTCP has copied, if there are any.
+
+    Open files that were deleted, or are mapped to be written. A restart looks for it in the
+    directory that it is told to write images to (ckptdir), wherever the image is; without it no
+    process comes up.
+    """
+    return image.with_name(image.name.removesuffix(SUFFIX) + "_files")
+
+
 def total_bytes(paths: Iterable[Path]) -> int:
     """Bytes of all of them."""
     return sum(path.stat().st_size for path in paths)

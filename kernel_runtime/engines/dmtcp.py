@@ -30,11 +30,13 @@ from kernel_runtime.dmtcp import (
     DmtcpError,
     Tools,
     clean_environment,
+    files_of,
     find,
     launch_command,
     restart_command,
 )
 from kernel_runtime.dmtcp.errors import CommandTimeout, CoordinatorGone
+from kernel_runtime.dmtcp.images import total_bytes
 from kernel_runtime.engines.base import Frozen, Woken
 from kernel_runtime.engines.stand_in import StandIn
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
@@ -183,7 +185,9 @@ class DmtcpEngine:
             pause_ms = (time.perf_counter() - started) * 1e3
             notes = [*report["notes"], *await self._elsewhere()]
             size = sum(path.stat().st_size for path in images)
-            ref = await asyncio.to_thread(self.store.take_in, images)
+            copied = [path for path in map(files_of, images) if path.is_dir()]
+            size += sum(map(total_bytes, (path.iterdir() for path in copied)))
+            ref = await asyncio.to_thread(self.store.take_in, [*images, *copied])
             moved = executor.end_expected = move
             if self._reads and not move:
                 stand_in = StandIn(checkpoint)
@@ -256,7 +260,7 @@ class DmtcpEngine:
         handed: HandedOut | None = None
         try:
             handed = await asyncio.to_thread(
-                self.store.hand_out, ref, self._shared / "restart" / ref
+                self.store.hand_out, ref, self._shared / "restart" / ref, self.coordinator.images
             )
             _check(handed, self.tools)
             await self._ready()

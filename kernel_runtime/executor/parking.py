@@ -33,7 +33,7 @@ def park(link: Link, directory: str, leave_stand_in: Callable[[int], object], **
     # held: no other thread's frame is half sent when the link is cut
     with link.held():
         threads = len(os.listdir("/proc/self/task")) - 1  # one is DMTCP's
-        link.report(report="parked", threads=threads, notes=[], **report)
+        link.report(report="parked", threads=threads, **report)
         try:
             word = link.wait(goes_on, lambda frame: False).json()
         except (EOFError, OSError):

@@ -18,6 +18,7 @@ from kernel_runtime.executor import (
     copies,
     lost_children,
     native,
+    not_held,
     parking,
     stand_in,
     variables,
@@ -52,6 +53,7 @@ class TimeTravel:
         self._no_library = ""
         if not wake_directory:
             self._library, self._no_library = native.load()
+        self._not_held = not_held.NotHeld() if wake_directory else None
         self._environ = EnvironmentVariables()
         self._requests = 0
         self._waiting = 0
@@ -213,13 +215,16 @@ class TimeTravel:
         self.effects.flush()  # else a process that comes back would tell of them once more
         self._note_directory()
         generator = random.getstate()
+        put_back = not_held.put_back_later()
         woken = parking.park(
             self._link,
             self._wake_directory,
             lambda control: stand_in.begin(control, partial(self._serve_copy, generator)),
             id=command["id"],
             variables=self._summary(),
+            notes=self._not_held.notes() if self._not_held else [],
         )
+        put_back()
         if woken:
             self._kernel.watch_link()
             if self.directory is not None:

@@ -3,13 +3,15 @@
 Layout below ``<store>/dmtcp/`` (directories 0700, files 0600):
 
     <32 hex digits>/*.dmtcp    one file for each process, as DMTCP wrote it
+    <32 hex digits>/*_files/   files that it has copied beside an image, if any
     <32 hex digits>/manifest   names, sizes and digests of them, signed; and what they need
     <32 hex digits>/seal       what the files are known by without reading them: signed
     tmp-<32 hex digits>        taken in, not published yet: not an image
 
 DMTCP reads and writes files below a directory that the session can reach; the store is out of its
 reach. So files are moved in (a rename where both are on one filesystem) and given out as links,
-which are taken away again as soon as the processes are up.
+which are taken away again as soon as the processes are up. The copied files are given out as
+copies: a process that comes back may go on to write to them.
 
 Invariants. A manifest **must** be authentic and every file what it says before one is given out: an
 image is code. Files **must** be on the disk before the directory gets its name.
@@ -58,6 +60,11 @@ class HandedOut:
 
     ref: str
     files: list[Path]
+    """The images."""
+    names: list[str]
+    """Of all files, below the image's directory."""
+    beside: list[Path]
+    """Directories of files that DMTCP has copied."""
     details: Mapping[str, Any]
 
 
@@ -70,7 +77,7 @@ class DmtcpImageStore:
         self._keys = keys or Keys()
 
     def take_in(self, files: Sequence[Path]) -> str:
-        """Move files into the store; return the ref that `publish` makes an image of.
+        """Move files, and directories, into the store; return the ref for `publish`.
 
         Takes no time where the files are on the store's filesystem. Raises ImageNotStored; what
         was taken in until then is deleted.
@@ -94,10 +101,14 @@ class DmtcpImageStore:
         scratch = self.path / (_TAKEN + ref)
         try:
             found: list[tuple[str, int, str]] = []
-            for path in sorted(scratch.iterdir()):
+            for path in sorted(scratch.rglob("*")):
+                if path.is_dir():
+                    sync(path)
+                    continue
                 with open(path, "rb") as file:
                     os.fsync(file.fileno())
-                found.append((path.name, path.stat().st_size, _digest(path)))
+                name = str(path.relative_to(scratch))
+                found.append((name, path.stat().st_size, _digest(path)))
             names = [name for name, _, _ in found]
             manifest = {
                 "version": VERSION,
@@ -121,10 +132,11 @@ class DmtcpImageStore:
         for path in (self.path / (_TAKEN + ref), self.path / ref):
             shutil.rmtree(path, ignore_errors=True)
 
-    def hand_out(self, ref: str, directory: Path) -> HandedOut:
+    def hand_out(self, ref: str, directory: Path, beside: Path) -> HandedOut:
         """Authenticate an image and link its files into a directory, which is made.
 
-        Files that nobody has written to since are not read; others are read and compared. Raises
+        beside: where DMTCP looks for what it has copied; that is put there as copies. Files that
+        nobody has written to since are not read; others are read and compared. Raises
         ImageDamaged (naming the file), ImageUnusable, NotAuthentic, NotTrusted, KeyUnusable.
         """
         manifest = self._manifest(ref)
@@ -143,7 +155,14 @@ class DmtcpImageStore:
         try:
             directory.mkdir(mode=0o700, parents=True)
             files = []
+            folders = sorted({beside / Path(name).parent for name in names if "/" in name})
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(mode=0o700, parents=True)
             for name in names:
+                if "/" in name:
+                    shutil.copy2(self.path / ref / name, beside / name)
+                    continue
                 files.append(directory / name)
                 try:
                     os.link(self.path / ref / name, files[-1])
@@ -151,13 +170,14 @@ class DmtcpImageStore:
                     shutil.copyfile(self.path / ref / name, files[-1])
                     files[-1].chmod(0o600)
         except OSError as cause:
-            shutil.rmtree(directory, ignore_errors=True)
+            for path in (directory, *folders):
+                shutil.rmtree(path, ignore_errors=True)
             raise ImageUnusable(ref, f"{directory}: {cause.strerror}") from cause
-        return HandedOut(ref, files, manifest["details"])
+        return HandedOut(ref, files, names, folders, manifest["details"])
 
     def take_back(self, handed: HandedOut) -> None:
         """Take the links away. Never raises."""
-        names = [file.name for file in handed.files]
+        names = handed.names
         # a link changes a file's ctime; what it is known by without that must be as before
         same = [self._known(handed.ref, name)[:-1] for name in names]
         for file in handed.files:
@@ -165,6 +185,8 @@ class DmtcpImageStore:
                 file.unlink()
         with contextlib.suppress(OSError):
             handed.files[0].parent.rmdir()
+        for folder in handed.beside:
+            shutil.rmtree(folder, ignore_errors=True)
         sealed = self._sealed_as(handed.ref)
         if sealed is not None and [known[:-1] for known in sealed] == same:
             home = self.path / handed.ref
@@ -257,7 +279,7 @@ class DmtcpImageStore:
                 ref = directory.name.removeprefix(_TAKEN)
                 if ref in keep or directory.stat().st_mtime_ns >= before_ns:
                     continue
-                freed += sum(path.stat().st_size for path in directory.iterdir())
+                freed += sum(path.stat().st_size for path in directory.rglob("*"))
                 # first: half a directory is no image
                 (directory / "manifest").unlink(missing_ok=True)
                 shutil.rmtree(directory)

@@ -225,6 +225,50 @@ def test_a_damaged_image_gives_way_to_the_variables(
     assert notebook.run("mine, next(half)").result == "(2, 2)"
 
 
+def test_files_that_dmtcp_copies_and_what_it_does_not_hold(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
+) -> None:
+    notebook = start_notebook(*ON_DEMAND, **document)
+    notebook.run("import os, socket; gone = open('gone', 'w+b'); gone.write(b'deleted')")
+    notebook.run("gone.flush(); os.remove('gone'); os.umask(0o27)")
+    notebook.run("%checkpoint --label files")
+    assert _not_held(notebook, "files") == []
+    (copied,) = (tmp_path / "store" / "dmtcp").glob("*/*_files/gone*")
+    altered = "gone.seek(0); gone.write(b'altered'); gone.flush(); os.umask(0);"
+    check = "gone.seek(0); print(gone.read(), oct(os.umask(0o27)))"
+    for _ in range(2):  # what a restored process writes does not reach the store
+        notebook.run(altered)
+        assert notebook.run("%restore files").out.startswith("restored")
+        assert notebook.run(check).out == "b'deleted' 0o27"
+    assert copied.read_bytes() == b"deleted"
+    kill(notebook)
+    notebook = start_notebook(*ON_DEMAND, **document)
+    notebook.run("%restore files")
+    assert notebook.run(check).out == "b'deleted' 0o27"
+    # what DMTCP would lose without a word is said by the checkpoint
+    notebook.run("log = open('log', 'w'); second = os.dup(log.fileno()); os.nice(1)")
+    notebook.run("pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)")
+    notebook.run("%checkpoint --label lossy")
+    lost = sorted(_not_held(notebook, "lossy"))
+    assert [one.split()[0] for one in lost] == ["descriptor", "setting", "socket", "socket"], lost
+    assert lost[1] == "setting nice value"
+    number = notebook.command("get", checkpoint="lossy")["checkpoint"]["number"]
+    assert durable(notebook, number)["state"] == "ready"
+    text = notebook.run("%restore lossy").out
+    assert "could not be brought back" in text and "a fresh one has the variables" in text, text
+    # a copy that was altered
+    copied.chmod(0o600)
+    copied.write_bytes(b"damaged")
+    cell = notebook.run("%restore files", ok=False)
+    assert "does not hold what was written" in cell.error + cell.out
+
+
+def _not_held(notebook: Any, checkpoint: str) -> list[str]:
+    record = notebook.command("get", checkpoint=checkpoint)["checkpoint"]
+    process = next(c for c in record["captures"] if c["engine"] == "dmtcp")
+    return [f"{note['kind']} {note['subject']}" for note in process["not_captured"]]
+
+
 def test_what_dmtcp_does_to_the_environment(
     start_notebook: Callable[..., Any], document: dict[str, Any]
 ) -> None:

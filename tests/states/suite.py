@@ -11,9 +11,11 @@ and before them comments that say what must be known of it:
     # named: REGEX   where an engine loses the state, what the restore or the checkpoint says of it
     # needs: MODULE  is left out where that is not installed
     # last           it is set up last and checked first: it disturbs the others in between
+    # dmtcp: TEXT    why it is lost, or cannot be set up, under DMTCP, where nobody says so
+    # apart: ENGINE  it has a kernel of its own over that engine: it ends the others there
 
-All run in one kernel at once, so no two may use the same name. ``carried`` is a dict that a change
-can put plain data into, of which the check sees what the kernel had before everything ended.
+All others run in one kernel at once, so no two may use the same name. ``carried`` is a dict that a
+change can put plain data into, of which the check sees what the kernel had before everything ended.
 """
 
 from __future__ import annotations
@@ -23,17 +25,21 @@ import importlib.util
 import json
 import queue
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from kernel_runtime.dmtcp import DmtcpError
+from kernel_runtime.dmtcp import find as find_dmtcp
 from kernel_runtime.engines import criu_program
-from tests.kernel.durable_world import image, kill
+from tests.kernel.durable_world import durable, image, kill
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 KEPT, NAMED, SILENT, LEFT_OUT = "kept", "lost, named", "lost silently", "left out"
+LOST, GONE = "lost", "the process lost, named"
+NOT_SET_UP, NOT_CAPTURED = "cannot be set up", "cannot be captured"
 SHARED_MEMORY: Final = Path("/dev/shm")
 
 
@@ -47,6 +53,8 @@ class Program:
     named: str
     needs: str
     last: bool
+    dmtcp: str
+    apart: str
 
     @property
     def names(self) -> set[str]:
@@ -68,10 +76,11 @@ def read(path: Path) -> Program:
     """Understand a program's file."""
     head, *parts = re.split(r"^# %% (\w+)\n", path.read_text(), flags=re.MULTILINE)
     cells = dict(zip(parts[::2], parts[1::2]))
-    said = dict(re.findall(r"^# (named|needs): (.+)$", head, re.MULTILINE))
+    said = dict(re.findall(r"^# (named|needs|dmtcp|apart): (.+)$", head, re.MULTILINE))
     about = str(ast.literal_eval(head.split("\n\n")[0]))
     last = bool(re.search(r"^# last$", head, re.MULTILINE))
-    return Program(path.stem, about, cells, said.get("named", ""), said.get("needs", ""), last)
+    named, needs, dmtcp, apart = (said.get(n, "") for n in ("named", "needs", "dmtcp", "apart"))
+    return Program(path.stem, about, cells, named, needs, last, dmtcp, apart)
 
 
 def programs() -> list[Program]:
@@ -89,6 +98,8 @@ class Way:
     in_place: bool = False
     """Restored in the same kernel; else everything is killed, and restored in a new one."""
     missing: Callable[[], str] = lambda: ""
+    at_once: int = 1000
+    """Programs in one kernel."""
 
 
 def _no_criu() -> str:
@@ -100,12 +111,26 @@ def _no_criu() -> str:
     return ""
 
 
+def _no_dmtcp() -> str:
+    try:
+        find_dmtcp()
+    except DmtcpError as error:
+        return str(error)
+    return ""
+
+
 WAYS: Final = {
     way.engine: way
     for way in (
         Way("fork", in_place=True),
         Way("image"),
         Way("criu", ("--Supervisor.images_by=criu",), missing=_no_criu),
+        Way(
+            "dmtcp",
+            ("--Supervisor.process_engine=dmtcp", "--Supervisor.auto=off"),
+            missing=_no_dmtcp,
+            at_once=11,  # DMTCP 5.0 does not end a checkpoint of all of them
+        ),
     )
 }
 
@@ -117,6 +142,12 @@ class Outcome:
     kind: str
     text: str = ""
     """The error of its check."""
+    why: str = ""
+
+    @property
+    def shown(self) -> str:
+        """As the table has it."""
+        return f"{self.kind}: {self.why}" if self.why else self.kind
 
 
 @dataclass
@@ -127,16 +158,52 @@ class Course:
     start: Callable[..., Any]
     document: dict[str, Any]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    apart: Program | None = None
+    """The one that has this course to itself."""
+    notebook: Any = None
+    """The kernel that runs at its end."""
 
-    def run(self) -> dict[str, Outcome]:
-        """Set all up, capture, end, restore, check all."""
+    def run_all(self) -> dict[str, Outcome]:
+        """As many courses as the way needs, and one for each program that is apart."""
+        together = list(self._chosen())
+        size = self.way.at_once
+        groups = [together[start : start + size] for start in range(0, len(together), size)]
+        for group in groups:
+            self._with_another_notebook(group)
+        for program in programs():
+            if program.apart == self.way.engine:
+                self._with_another_notebook([program], program)
+        return self.outcomes
+
+    def _with_another_notebook(
+        self, chosen: Sequence[Program], apart: Program | None = None
+    ) -> None:
+        path = Path(self.document["cwd"], f"{chosen[0].name}.ipynb")
+        path.write_text("{}")
+        document = {**self.document, "env": {"JPY_SESSION_NAME": str(path)}}
+        course = Course(self.way, self.start, document, self.outcomes, apart)
+        course.run(chosen)
+        kill(course.notebook)
+
+    def _start(self) -> Any:
         arguments = ("--Supervisor.durability=manual", *self.way.arguments)
-        notebook = self.start(*arguments, **self.document)
-        chosen = list(self._chosen())
+        self.notebook = self.start(*arguments, **self.document)
+        return self.notebook
+
+    def run(self, chosen: Sequence[Program]) -> dict[str, Outcome]:
+        """Set all up, capture, end, restore, check all."""
+        notebook = self._start()
         notebook.run("carried = {}")
         for program in chosen:
-            self._cell(notebook, program, "setup")
-        number = int(notebook.run("%checkpoint").out.split("#")[1].split()[0])
+            if not self._set_up(notebook, program):
+                return self.outcomes
+        made = notebook.run("%checkpoint", ok=False)
+        if made.status != "ok" and self.apart is not None and self.apart.dmtcp:
+            outcome = Outcome(NOT_CAPTURED, str(made.reply), self.apart.dmtcp)
+            self.outcomes[self.apart.name] = outcome
+            return self.outcomes
+        assert made.status == "ok", made.error or made.reply
+        number = int(made.out.split("#")[1].split()[0])
         said = ""
         if not self.way.in_place:
             said += json.dumps(self._captured(notebook, number))
@@ -147,8 +214,14 @@ class Course:
         if not self.way.in_place:
             kill(notebook)
             clear_shared_memory()
-            notebook = self.start(*arguments, **self.document)
-        told = notebook.run(f"%restore {number}").out
+            notebook = self._start()
+        restored = notebook.run(f"%restore {number}", ok=False)
+        told = restored.error + restored.out
+        if self.apart is not None and ("a fresh one has" in told or restored.status != "ok"):
+            assert self._is_named(self.apart, said + told), said + told
+            self.outcomes[self.apart.name] = Outcome(GONE, told)
+            return self.outcomes
+        assert restored.status == "ok", told
         assert "a fresh one has" not in told and "another image" not in told, told
         notebook.run(f"carried.update({carried})")
         for program in reversed(chosen):
@@ -157,16 +230,28 @@ class Course:
 
     def _chosen(self) -> Iterator[Program]:
         for program in programs():
+            if program.apart == self.way.engine:
+                continue
             if program.needs and importlib.util.find_spec(program.needs) is None:
                 self.outcomes[program.name] = Outcome(LEFT_OUT, f"{program.needs} is not here")
             else:
                 yield program
+
+    def _set_up(self, notebook: Any, program: Program) -> bool:
+        """Say whether it could be."""
+        done = notebook.run(program.cells["setup"], ok=False)
+        if self.apart is not None and done.status != "ok" and program.dmtcp:
+            self.outcomes[program.name] = Outcome(NOT_SET_UP, done.error, program.dmtcp)
+            return False
+        assert done.status == "ok", f"{program.name}, setup: {done.error}"
+        return True
 
     def _cell(self, notebook: Any, program: Program, cell: str) -> None:
         done = notebook.run(program.cells[cell], ok=False)
         assert done.status == "ok", f"{program.name}, {cell}: {done.error}"
 
     def _captured(self, notebook: Any, number: int) -> Any:
+        durable(notebook, number)  # what is shown as ready then is on the disk
         capture = image(notebook, number, self.way.engine)
         assert capture["state"] == "ready", capture
         return capture["not_captured"]
@@ -178,11 +263,21 @@ class Course:
             raise AssertionError(f"{program.name}: its check does not end") from None
         if done.status == "ok":
             outcome = Outcome(KEPT)
-        elif program.named and re.search(program.named, told, re.IGNORECASE):
+        elif self._is_named(program, told):
             outcome = Outcome(NAMED, done.error)
+        elif self.way.engine == "dmtcp" and program.dmtcp:
+            outcome = Outcome(LOST, done.error, program.dmtcp)
         else:
             outcome = Outcome(SILENT, done.error)
         self.outcomes[program.name] = outcome
+
+    @staticmethod
+    def _is_named(program: Program, told: str) -> bool:
+        # names of variables and files say nothing
+        lines = [
+            line for line in told.splitlines() if not line.startswith(("  variables", "  files"))
+        ]
+        return bool(program.named and re.search(program.named, "\n".join(lines), re.IGNORECASE))
 
 
 def clear_shared_memory() -> None:

@@ -1,5 +1,7 @@
 """Locks of files: flock and lockf."""
 
+# named: lock
+
 # %% setup
 import fcntl
 import subprocess

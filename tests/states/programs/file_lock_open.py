@@ -1,5 +1,7 @@
 """A lock that belongs to an open file, not to the process (F_OFD_SETLK)."""
 
+# named: lock
+
 # %% setup
 import fcntl
 import struct

@@ -1,5 +1,7 @@
 """Two descriptors that share one offset, and flags."""
 
+# named: the same open file
+
 # %% setup
 import fcntl
 import os

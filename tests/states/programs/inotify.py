@@ -1,6 +1,7 @@
 """A watch of inotify, after which a file is made."""
 
 # named: inotify
+# dmtcp: inotify_init(2) fails there
 
 # %% setup
 import ctypes

@@ -1,5 +1,7 @@
 """A memfd, with its contents and seals."""
 
+# named: memfd
+
 # %% setup
 import fcntl
 import os

@@ -1,5 +1,7 @@
 """Advice about memory, read-only pages, pages without access."""
 
+# dmtcp: advice about huge pages is not given again
+
 # %% setup
 import ctypes
 import mmap

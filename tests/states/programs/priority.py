@@ -1,5 +1,7 @@
 """The nice value, and the processors that it may run on."""
 
+# named: nice value
+
 # %% setup
 import os
 

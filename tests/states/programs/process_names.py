@@ -1,5 +1,7 @@
 """The ids of process and threads, the name of the process, its program."""
 
+# dmtcp: /proc/self/exe names the program that restarts
+
 # %% setup
 import ctypes
 import os

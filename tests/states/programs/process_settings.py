@@ -1,5 +1,7 @@
 """Settings of prctl(2): timer slack, child subreaper."""
 
+# named: timer slack
+
 # %% setup
 import ctypes
 

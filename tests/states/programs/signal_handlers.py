@@ -1,5 +1,8 @@
 """Handlers of signals, Python's and those of C."""
 
+# named: SIGUSR2
+# apart: dmtcp
+
 # %% setup
 import os
 import signal

@@ -1,6 +1,8 @@
 """A descriptor that sends a signal when it can be read (O_ASYNC)."""
 
 # named: O_ASYNC
+# dmtcp: F_SETOWN does not know the ids that processes have there
+# apart: dmtcp
 
 # %% setup
 import fcntl

@@ -1,5 +1,8 @@
 """Socket pairs within the process, with messages under way."""
 
+# named: datagrams
+# apart: dmtcp
+
 # %% setup
 import socket
 

@@ -1,5 +1,7 @@
 """Where C's standard output goes, and a second descriptor of it."""
 
+# named: the same open file
+
 # %% setup
 import os
 

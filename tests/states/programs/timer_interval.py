@@ -1,5 +1,7 @@
 """An interval timer of the process, and its handler."""
 
+# named: interval timer
+
 # %% setup
 import signal
 

@@ -1,5 +1,8 @@
 """A timer of timer_create(2)."""
 
+# dmtcp: while it fires, Python's handler recurses until a checkpoint fails
+# apart: dmtcp
+
 # %% setup
 import ctypes
 import signal

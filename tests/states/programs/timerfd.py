@@ -1,5 +1,7 @@
 """A timerfd that ticks."""
 
+# named: timerfd
+
 # %% setup
 import ctypes
 import os
