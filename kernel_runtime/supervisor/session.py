@@ -29,6 +29,7 @@ from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.store.paths import key_directory
+from kernel_runtime.supervisor import own_code
 from kernel_runtime.supervisor.cells import Cells
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.checkpoints import Checkpointer
@@ -266,6 +267,7 @@ class Session:
             self.environment.problem = "The environment is not covered: Supervisor.sandbox is none."
         self.sandbox = NoSandbox(self._on_exit, self._on_sandbox_lost)
         await self.sandbox.start()
+        own_code.hold()
 
     async def _start_namespaces(self, name: str) -> None:
         kind = plugins.load(plugins.SANDBOXES, name)

@@ -135,15 +135,6 @@ def test_what_nobody_comes_back_for(place: Path, docker: Any, image: str, daemon
     assert list((place / "r").glob("timetravel-c-*")) == []
 
 
-def test_a_plain_container(start: START) -> None:
-    notebook = start(isolation="plain", network="none")
-    notebook.run("x = 1; open('f', 'w').write('1')")
-    notebook.run("x = 2; open('f', 'w').write('2')")
-    notebook.run("%restore 1")
-    assert notebook.run("print(x, open('f').read())").out == "1 1"
-    assert notebook.command("status")["engines"]["sandbox"] == "none"
-
-
 def test_a_connection_to_the_host_is_cut_and_seen(start: START) -> None:
     server = socket.create_server(("0.0.0.0", 0))
     port = server.getsockname()[1]
