@@ -6,6 +6,7 @@ Every call blocks; the provisioner makes them in threads.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ LABEL: Final = "jupyter-timetravel"
 """Every container of ours bears it, with the uid of whoever runs the server as its value."""
 PROFILE: Final = Path(__file__).with_name("seccomp.json")
 HOST_NAME: Final = "host.docker.internal"
-_VERSION: Final = (
-    "import importlib.metadata as m\n"
-    "try: print(m.version('jupyter_timetravel'))\n"
-    "except m.PackageNotFoundError: print('none')"
+_LOOK: Final = (
+    "import importlib.metadata as m, json, os, sys, sysconfig\n"
+    "try: version = m.version('jupyter_timetravel')\n"
+    "except m.PackageNotFoundError: version = None\n"
+    "paths = [sysconfig.get_path(name) for name in ('purelib', 'platlib', 'scripts')]\n"
+    "if sys.prefix != sys.base_prefix: paths = [sys.prefix]\n"
+    "own = [path for path in dict.fromkeys(paths) if os.access(path, os.W_OK)]\n"
+    "print(json.dumps([version, own]))"
 )
-_PATIENCE_S: Final = 60
+_PATIENCE_S: Final = 300  # rootless Podman copies an image for its first container
 _LINES: Final = 20
 
 
@@ -37,6 +42,15 @@ class Found:
     running: bool
     image: str
     labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Packages:
+    """The version of this package in an image, and the directories of Python's packages that the
+    kernel's user may write to."""
+
+    version: str
+    directories: tuple[str, ...]
 
 
 class Daemon:
@@ -57,7 +71,8 @@ class Daemon:
             if address:
                 settings = {"base_url": address}
             self._api = docker.APIClient(timeout=_PATIENCE_S, **settings)
-            self._api.version()
+            parts = self._api.version().get("Components") or ()
+            self.is_podman = any("podman" in str(part.get("Name")).lower() for part in parts)
         except Exception as error:  # the library lets requests' and urllib3's through
             raise _unreachable(error, address) from error
 
@@ -83,21 +98,22 @@ class Daemon:
                 "correct its name in the kernelspec's metadata."
             ) from error
 
-    def package_version(self, image: str, python: str) -> str:
-        """The version of this package in an image, asked of its interpreter.
+    def packages(self, image: str, python: str, user: str) -> Packages:
+        """What an image's interpreter says of this package and of where packages are.
 
         Raises ContainerError where there is no such interpreter or no such package.
         """
-        known = _versions.get((image, python))
+        known = _looked.get((image, python, user))
         if known is None:
-            known = _versions[image, python] = self._ask_version(image, python)
+            known = _looked[image, python, user] = self._look(image, python, user)
         return known
 
-    def _ask_version(self, image: str, python: str) -> str:
+    def _look(self, image: str, python: str, user: str) -> Packages:
         asked = self._api.create_container(
             image,
-            [python, "-c", _VERSION],
+            [python, "-c", _LOOK],
             entrypoint="",
+            user=user,
             labels={LABEL: str(os.getuid()), f"{LABEL}.kind": "probe"},
             host_config=self._api.create_host_config(network_mode="none", cap_drop=["ALL"]),
         )["Id"]
@@ -107,14 +123,18 @@ class Daemon:
             text = str(self._api.logs(asked).decode(errors="replace")).strip()
         finally:
             self.remove(asked)
-        if status != 0 or not text or text == "none":
+        version, directories = None, []
+        with contextlib.suppress(ValueError):
+            version, directories = json.loads(text.splitlines()[-1] if text else "")
+            text = ""
+        if status != 0 or version is None:
             raise ContainerError(
                 f"The image has no jupyter_timetravel under {python!r}"
-                f"{'' if text == 'none' else f' ({text[-200:] or status})'}. Nothing was started. "
+                f"{f' ({text[-200:]})' if text else ''}. Nothing was started. "
                 "Install the wheel in the image, build it with containers/Dockerfile, or name the "
                 'interpreter that has it ("python": "/path/to/python" in the kernelspec).'
             )
-        return text
+        return Packages(version, tuple(directories))
 
     def save(self, name: str, file: Path) -> None:
         """Write an image into a new file, as `docker save` does. Raises ContainerError, OSError."""
@@ -150,7 +170,10 @@ class Daemon:
         is_root = options.user.startswith("0:")
         security = ["no-new-privileges"]
         if options.isolation == "namespaces":
-            security.append(f"seccomp={_profile()}")
+            # Docker's interface takes a profile, Podman's the name of a file
+            security.append(f"seccomp={PROFILE if self.is_podman else _profile()}")
+            if self.is_podman:
+                security.append("unmask=ALL")
             if any("apparmor" in one for one in self._api.info().get("SecurityOptions") or ()):
                 security.append("apparmor=unconfined")  # Docker's own profile forbids mounts
         settings: dict[str, Any] = {
@@ -165,13 +188,15 @@ class Daemon:
             settings["mem_limit"] = settings["memswap_limit"] = options.memory
         if options.cpus:
             settings["nano_cpus"] = int(options.cpus * 1e9)
-        if options.network not in ("none", "host"):
+        if options.network not in ("none", "host") and not self.is_podman:  # it has a name itself
             settings["extra_hosts"] = {HOST_NAME: "host-gateway"}
         host = self._api.create_host_config(**settings)
         if options.isolation == "namespaces":
             # what the command's `--security-opt systempaths=unconfined` says: where parts of /proc
             # are covered, the kernel lets nobody mount a fresh one
             host["MaskedPaths"], host["ReadonlyPaths"] = [], []
+        if self.is_podman and not is_root and self._api.info().get("Rootless"):
+            host["UsernsMode"] = "keep-id"  # else the user is root inside
         try:
             made = self._api.create_container(
                 image,
@@ -244,8 +269,8 @@ class Daemon:
             yield Found(found["Id"], found["State"] == "running", found["ImageID"], labels)
 
 
-_versions: dict[tuple[str, str], str] = {}
-"""What images answered: (id of the image, interpreter) to version."""
+_looked: dict[tuple[str, str, str], Packages] = {}
+"""What images answered: by id of the image, interpreter and user."""
 
 
 @lru_cache(maxsize=1)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jupyter_timetravel.containers.errors import ContainerError
 
-ISOLATIONS: Final = ("namespaces", "plain")
+ISOLATIONS: Final = ("namespaces", "snapshots", "plain")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _HINT: Final = "Nothing was started; change the kernelspec's metadata."
@@ -29,13 +29,14 @@ class ContainerOptions:
     cpus: float | None = None
     """Processors at most."""
     shm: int | None = None
-    """Bytes of /dev/shm where the isolation is plain. By default what memory says, else half of the
-    machine's."""
+    """Bytes of /dev/shm where the container makes no namespaces. By default what memory says, else
+    half of the machine's."""
     network: str = "bridge"
     """none, bridge, host, or the name of a network of Docker's."""
     isolation: str = "namespaces"
     """namespaces: the container may make namespaces, in which the session's environment goes back.
-    plain: Docker's own confinement, untouched: memory and workspace go back."""
+    plain: Docker's own confinement, untouched: memory and workspace go back. snapshots: the same,
+    and the image's Python packages and the home directory are captured as the workspace is."""
     user: str = ""
     """uid:gid inside; by default whoever runs the server, so that new files belong to him."""
     mounts: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ def parse(config: Mapping[str, Any]) -> tuple[ContainerOptions, dict[str, Any]]:
         raise ContainerError(f"environment must map names to values. {_HINT}")
     mine["environment"] = {str(key): str(value) for key, value in environment.items()}
     options = ContainerOptions(**mine)
-    if options.isolation == "plain":
+    if options.isolation != "namespaces":
         rest.setdefault("sandbox", "none")
     return options, rest
 

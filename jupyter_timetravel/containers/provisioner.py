@@ -73,8 +73,8 @@ class DockerProvisioner(LocalProvisioner):
                 f"its language is {spec.language!r}. Only IPython kernels can go back. Nothing was "
                 "started; take the provisioner out of its metadata."
             )
-        self._options, settings = parse(self._config)
-        self._arguments = settings_arguments(settings, spec.display_name)
+        self._options, self._settings = parse(self._config)
+        settings_arguments(self._settings, spec.display_name)  # refuses what there is not
         self._check_user()
         self._daemon = await asyncio.to_thread(Daemon, self._options.docker_host)
         environment = kwargs.get("env") or os.environ
@@ -100,14 +100,18 @@ class DockerProvisioner(LocalProvisioner):
         """Look at the image, clear away what killed servers left, find this notebook's session."""
         assert self._daemon is not None
         image = self._daemon.image(self._options.image)
-        there = self._daemon.package_version(image, self._options.python)
+        there = self._daemon.packages(image, self._options.python, self._options.user)
         here = version("jupyter_timetravel")
-        if there != here:
+        if there.version != here:
             raise ContainerError(
-                f"The image {self._options.image!r} has jupyter_timetravel {there}, the server has "
-                f"{here}. Nothing was started; build the image with the same version "
+                f"The image {self._options.image!r} has jupyter_timetravel {there.version}, the "
+                f"server has {here}. Nothing was started; build the image with the same version "
                 f"(--build-arg PACKAGE=jupyter_timetravel=={here})."
             )
+        if self._options.isolation == "snapshots":
+            kept = [*self._settings.get("workspace", ()), *there.directories, f"{INSIDE}/home"]
+            self._settings["workspace"] = kept
+        self._arguments = settings_arguments(self._settings, self.kernel_spec.display_name)
         orphans.sweep(self._daemon, _runtimes(), self._options.orphan_hours)
         if self._runtime is None and not self._container:
             self._found = orphans.find(self._daemon, self._identity(), image)
@@ -175,14 +179,14 @@ class DockerProvisioner(LocalProvisioner):
         manager: Any = self.parent
         shutil.copyfile(manager.connection_file, inner)
         inner.chmod(0o600)
-        state, keys = self._make_state(inner)
+        state, home, keys = self._make_state(inner)
         made_of = {"name": self._options.image, "id": self._image}
         (state / BASE_FILE).write_text(json.dumps(made_of), "utf-8")
         binds = [
             f"{self._directory}:{self._directory}",
             f"{self._runtime}:{self._runtime}",
             f"{state / 'store'}:{INSIDE}/store",
-            f"{state / 'home'}:{INSIDE}/home",
+            f"{home}:{INSIDE}/home",
             f"{keys}:{INSIDE}/keys",
             *self._options.mounts,
         ]
@@ -219,24 +223,36 @@ class DockerProvisioner(LocalProvisioner):
             raise
         return id
 
-    def _make_state(self, inner: Path) -> tuple[Path, Path]:
-        """The directories of the store and the home, and that of the keys."""
+    def _make_state(self, inner: Path) -> tuple[Path, Path, Path]:
+        """The directory that has the store, and those of the home and the keys."""
         assert self._runtime is not None
         uid, gid = map(int, self._options.user.split(":"))
         state = state_directory(self._options.image)
         if uid == os.getuid():
-            for name in ("store", "home"):
-                private_directory(state / name)
-            private_directory(key_directory())
-            return state, key_directory()
+            home = self._home(state)
+            for path in (state / "store", home, key_directory()):
+                private_directory(path)
+            return state, home, key_directory()
         # root starts it for somebody else, with keys of his own
         state = state.with_name(f"{state.name}-{uid}")
-        for path in (state / "store", state / "home", state / "keys"):
+        home = self._home(state)
+        for path in (state / "store", home, state / "keys"):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.chown(path, uid, gid)
         os.chown(inner, uid, gid)
         os.chown(self._runtime, uid, gid)
-        return state, state / "keys"
+        return state, home, state / "keys"
+
+    def _home(self, state: Path) -> Path:
+        """One for all kernels, each with layers of its own above it; one for each notebook where it
+        is restored in place, so that none takes back what another has written."""
+        assert self._runtime is not None
+        if self._options.isolation != "snapshots":
+            return state / "home"
+        if not self._notebook:
+            return self._runtime / "home"  # ends with the kernel
+        mark = blake2b(self._notebook.encode(), digest_size=8).hexdigest()
+        return state / "homes" / mark
 
     async def _started(self) -> None:
         """Wait for the sockets. Raises ContainerError with what the container has said."""

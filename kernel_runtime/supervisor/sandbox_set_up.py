@@ -12,6 +12,7 @@ from kernel_runtime.errors import EnvironmentRefused, SandboxError
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.store.paths import key_directory
+from kernel_runtime.supervisor import own_code
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -56,6 +57,7 @@ class SandboxSetUp:
             )
         session.sandbox = NoSandbox(*session.sandbox_events)
         await session.sandbox.start()
+        own_code.hold()
 
     async def _start_with_namespaces(self, name: str) -> None:
         session = self._session

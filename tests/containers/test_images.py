@@ -76,6 +76,21 @@ def test_an_image_of_a_checkpoint(docker: Any, session: Path, tag: str) -> None:
     assert printed(docker, tag, "readlink", f"{where}/l") == "f\n"
 
 
+def test_a_kernel_starts_from_the_image(
+    docker: Any, session: Path, tag: str, start: START, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a colleague does: the package is there, sessions are those of the new image."""
+    assert main(["export", str(session), "1", "--image", tag]) == 0
+    monkeypatch.delenv("JUPYTER_TIMETRAVEL_STORE")
+    notebook = start(image=tag, network="none")
+    notebook.run("import mine; was = open(mine.__file__).read(); print(was)\nx = 1")
+    assert notebook.run("!cat {mine.__file__}").out == "1"
+    notebook.run("!rm {mine.__file__}\nx = 2")
+    notebook.run("%restore 1")
+    assert notebook.run("print(x, open(mine.__file__).read())").out == "1 1"
+    notebook.manager.shutdown_kernel()
+
+
 def test_an_archive_without_a_daemon(
     docker: Any,
     session: Path,

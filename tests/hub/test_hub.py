@@ -175,7 +175,8 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def running(root: Path) -> Iterator[Hub]:
+def running(root: Path, more: str = "") -> Iterator[Hub]:
+    """A hub whose files are in a directory. more: further lines of its configuration."""
     port, hub_port, proxy_port = free_ports(3)
     token = secrets.token_hex(16)
     (root / "homes").mkdir()
@@ -190,6 +191,7 @@ def running(root: Path) -> Iterator[Hub]:
             source=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             token=token,
         )
+        + more
     )
     env = {**os.environ, "CONFIGPROXY_AUTH_TOKEN": secrets.token_hex(16)}
     for name in ("JUPYTER_TIMETRAVEL_STORE", "JUPYTER_TIMETRAVEL_KEYS", "JPY_SESSION_NAME"):
