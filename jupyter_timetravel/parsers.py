@@ -59,8 +59,8 @@ def restore_parser() -> LineParser:
     parser.add_argument(
         "--partial",
         action="store_true",
-        help="Of a checkpoint that was imported or pulled: also where some of its variables "
-        "cannot be loaded on this machine.",
+        help="Also where some of it is damaged, or (of a checkpoint that was imported or pulled) "
+        "cannot be loaded on this machine: bring the rest.",
     )
     return parser
 

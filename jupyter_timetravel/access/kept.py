@@ -95,6 +95,7 @@ class KeptAccess:
         undo: bool = False,
         force: bool = False,
         compensate: bool = False,
+        partial: bool = False,
     ) -> Result:
         if only == "process" or compensate:
             self._needs_kernel("this")
@@ -106,7 +107,7 @@ class KeptAccess:
                 raise BadRequest(
                     f"{self.title} has had no restore that could be undone. Nothing was done."
                 )
-            return restored(session, target, dry_run=dry_run)
+            return restored(session, target, dry_run=dry_run, partial=partial)
 
     def bring(self, checkpoint: Spec, names: Sequence[str]) -> Result:
         self._needs_kernel("bringing single variables")

@@ -62,8 +62,11 @@ class LiveAccess:
         undo: bool = False,
         force: bool = False,
         compensate: bool = False,
+        partial: bool = False,
     ) -> Result:
-        return self._ask(commands.restore(checkpoint, only, dry_run, undo, force, compensate))
+        return self._ask(
+            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial)
+        )
 
     def bring(self, checkpoint: Spec, names: Sequence[str]) -> Result:
         return self._ask(commands.bring(checkpoint, names))

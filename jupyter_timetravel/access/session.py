@@ -48,6 +48,7 @@ class Access(Protocol):
         undo: bool = False,
         force: bool = False,
         compensate: bool = False,
+        partial: bool = False,
     ) -> Result:
         """Go back; without a kernel the files, and where the next kernel begins."""
 

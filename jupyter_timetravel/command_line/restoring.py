@@ -37,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="first run what the cells in between have registered with compensate()",
     )
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="also where some of it is damaged or cannot be loaded here: bring the rest",
+    )
     add_timeout(parser, 120.0)
 
 
@@ -53,7 +58,13 @@ def run(args: argparse.Namespace) -> int:
             result = found.bring(target, names)
         else:
             result = found.restore(
-                target, args.only, args.dry_run, args.undo, args.force, args.compensate
+                target,
+                args.only,
+                args.dry_run,
+                args.undo,
+                args.force,
+                args.compensate,
+                args.partial,
             )
     tell(args, result["text"], result)
     return 0

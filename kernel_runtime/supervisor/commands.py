@@ -412,7 +412,7 @@ class Commands:
         self._check_only(only, compensate)
         target = session.restores.target(checkpoint, undo)
         if dry_run:
-            return await session.restores.dry_run(target, only)
+            return await session.restores.dry_run(target, only, partial)
         session.router.hold("restore")
         try:
             if compensate:

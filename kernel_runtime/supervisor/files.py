@@ -177,24 +177,29 @@ class Files:
             await self._run(self._store.flush)
 
     async def plan(
-        self, snapshot_id: str, only: frozenset[tuple[int, bytes]] | None = None
+        self,
+        snapshot_id: str,
+        only: frozenset[tuple[int, bytes]] | None = None,
+        *,
+        allow_missing: bool = False,
     ) -> RestorePlan:
         """Check what a restore needs, of all files or of some. Raises WorkspaceError."""
         assert self._engine is not None
-        return await self._run(self._plan, self._engine, snapshot_id, only)
+        return await self._run(self._plan, self._engine, snapshot_id, only, allow_missing)
 
     def _plan(
         self,
         engine: WorkspaceEngine,
         snapshot_id: str,
         only: frozenset[tuple[int, bytes]] | None,
+        allow_missing: bool,
     ) -> RestorePlan:
         from kernel_runtime.engines.workspace.places import refuse_elsewhere
 
         if not self._is_imported:
             looks = self._document.looks if self._document is not None else None
             refuse_elsewhere(engine, snapshot_id, looks)
-        return engine.plan_restore(snapshot_id, only=only)
+        return engine.plan_restore(snapshot_id, only=only, allow_missing=allow_missing)
 
     async def restore(self, plan: RestorePlan, safety: Snapshot | None) -> RestoreResult:
         """Carry a plan out. Raises WorkspaceError; then the files are as before."""

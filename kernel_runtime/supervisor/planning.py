@@ -49,6 +49,14 @@ class Plan:
         return self.frozen is not None or bool(self.images) or self.namespace is not None
 
 
+def partial_way(target: Checkpoint) -> str:
+    """How to do without files whose content is damaged."""
+    return (
+        f"Where content in the store is damaged or gone, `%restore {target.number} --partial` "
+        "brings all the rest and leaves those files as they are."
+    )
+
+
 class Planner:
     """Finds out what can be restored. Changes nothing."""
 
@@ -84,8 +92,11 @@ class Planner:
             "Nothing was changed."
         )
 
-    async def plan(self, target: Checkpoint, only: str | None) -> Plan:
-        """Check everything that can be checked first. Raises RestoreRefused."""
+    async def plan(self, target: Checkpoint, only: str | None, partial: bool = False) -> Plan:
+        """Check everything that can be checked first. Raises RestoreRefused.
+
+        partial: files whose content is damaged or gone are left as they are, and are told.
+        """
         session = self._session
         plan = Plan(target, None, None)
         name = f"#{target.number}"
@@ -109,16 +120,18 @@ class Planner:
                 plan.warnings.append(f"the files stay as they are: {why}")
             else:
                 try:
-                    plan.files = await session.files.plan(files.ref)
+                    plan.files = await session.files.plan(files.ref, allow_missing=partial)
                 except (WorkspaceError, OSError) as error:
                     raise RestoreRefused(str(error)) from error
                 if plan.files.problems:
                     path, why = plan.files.problems[0]
                     more = len(plan.files.problems) - 1
+                    way = "" if partial else f" {partial_way(target)}"
                     raise RestoreRefused(
                         f"The files of {name} cannot be brought back: {printable(path)}: {why}"
                         f"{f' (and {more} more)' if more else ''}. Nothing was changed; remove "
                         f"the cause, or take memory alone: %restore {target.number} --only process."
+                        + way
                     )
                 plan.warnings += [f"{printable(p)}: {why}" for p, why in plan.files.warnings]
                 plan.warnings += [

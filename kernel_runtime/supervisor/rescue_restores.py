@@ -34,7 +34,7 @@ class RescueRestorer(Restorer):
     """Restores without a live process: files, then a fresh process, or the checkpoint's own one
     where it is still frozen."""
 
-    async def plan(self, target: Checkpoint, only: str | None) -> Plan:
+    async def plan(self, target: Checkpoint, only: str | None, partial: bool = False) -> Plan:
         """Check everything that can be checked first. Raises RestoreRefused."""
         session = self._session
         if only == "process":
@@ -42,7 +42,8 @@ class RescueRestorer(Restorer):
                 "Memory alone would come back onto the files that keep Python from starting. "
                 f"Nothing was changed; take both: %restore {target.number}."
             )
-        plan = await super().plan(target, None if target.id in session.frozen else "files")
+        which = None if target.id in session.frozen else "files"
+        plan = await super().plan(target, which, partial)
         if plan.files is None and plan.environment is None:
             raise RestoreRefused(
                 f"#{target.number} holds no files: {'; '.join(plan.warnings)}. Nothing was changed."
