@@ -288,7 +288,14 @@ class Commands:
             "environment": session.environment.status(),
             "limits": [
                 *session.limits,
-                *filter(None, (session.files.problem, session.persistence.problem)),
+                *filter(
+                    None,
+                    (
+                        session.files.problem,
+                        session.persistence.problem,
+                        session.deletion.budget.problem,
+                    ),
+                ),
             ],
             "counts": {
                 "checkpoints": len(session.timeline),

@@ -251,6 +251,12 @@ class Files:
             with contextlib.suppress(WorkspaceError):
                 await self._run(self._engine.release, gone)
 
+    async def sweep(self) -> None:
+        """Free what released snapshots have held; else it waits for some more of them."""
+        if self._engine is not None:
+            with contextlib.suppress(WorkspaceError, OSError):
+                await self._run(self._engine.collect_garbage)
+
     async def close(self) -> None:
         """Stop watching; wait for the work under way, unless a mount does not answer."""
         if self._engine is not None:
