@@ -13,7 +13,7 @@ from kernel_runtime.errors import TimeTravelError
 
 FIXED: Final = {
     "%checkpoint": ("--label", "--pin", "--unpin", "--delete", "--help"),
-    "%restore": ("--only", "--dry-run", "--undo", "--force", "--partial", "--help"),
+    "%restore": ("--only", "--dry-run", "--undo", "--force", "--partial", "--reseed", "--help"),
     "%timeline": ("diff", "--all", "--manual", "--help"),
     "%timetravel": (
         *("status", "list", "config", "label", "files", "apply", "reset"),

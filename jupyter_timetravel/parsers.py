@@ -62,6 +62,12 @@ def restore_parser() -> LineParser:
         help="Also where some of it is damaged, or (of a checkpoint that was imported or pulled) "
         "cannot be loaded on this machine: bring the rest.",
     )
+    parser.add_argument(
+        "--reseed",
+        action="store_true",
+        help="Seed generators of random numbers anew (random, numpy, torch), so that they differ "
+        "from those of another restore.",
+    )
     return parser
 
 
@@ -110,7 +116,7 @@ def timetravel_parser() -> LineParser:
     parser.add_argument(
         "command",
         nargs="*",
-        metavar="status | list | config [name=value] | label N [text] | resume "
+        metavar="status | list | config [name=value] | label N [text] | resume [--reseed] "
         "| verify [N] | files | apply [PATH …] | reset | export FILE",
         help="status (default): where the session stands. list: one line for each checkpoint. "
         "config: show or change options. label: name a checkpoint; without text take its name "
@@ -136,6 +142,9 @@ def timetravel_parser() -> LineParser:
     )
     parser.add_argument(
         "--process", action="store_true", help="reset: begin a fresh process as well."
+    )
+    parser.add_argument(
+        "--reseed", action="store_true", help="With resume: as with %%restore --reseed."
     )
     return parser
 

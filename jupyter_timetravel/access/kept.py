@@ -96,8 +96,9 @@ class KeptAccess:
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> Result:
-        if only == "process" or compensate:
+        if only == "process" or compensate or reseed:
             self._needs_kernel("this")
         with stored.opened(self._args) as store:
             info = stored.find(store, self._args)

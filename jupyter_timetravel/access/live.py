@@ -63,9 +63,10 @@ class LiveAccess:
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> Result:
         return self._ask(
-            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial)
+            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
         )
 
     def bring(self, checkpoint: Spec, names: Sequence[str]) -> Result:

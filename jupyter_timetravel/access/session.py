@@ -49,6 +49,7 @@ class Access(Protocol):
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> Result:
         """Go back; without a kernel the files, and where the next kernel begins."""
 

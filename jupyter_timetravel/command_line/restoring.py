@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also where some of it is damaged or cannot be loaded here: bring the rest",
     )
+    parser.add_argument(
+        "--reseed",
+        action="store_true",
+        help="seed generators of random numbers anew (random, numpy, torch)",
+    )
     add_timeout(parser, 120.0)
 
 
@@ -65,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
                 args.force,
                 args.compensate,
                 args.partial,
+                args.reseed,
             )
     tell(args, result["text"], result)
     return 0

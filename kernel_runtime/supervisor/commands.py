@@ -126,7 +126,7 @@ class Commands:
                 answer["leave"] = self._leave(request, partial(self._restore, **args))
             elif command == "resume":
                 self._session.portable.resume_target()
-                answer["leave"] = self._leave(request, self._resume)
+                answer["leave"] = self._leave(request, partial(self._resume, **args))
             elif command == "bring":
                 answer["result"] = await self._bring(request, **args)
             elif command == "replay" and not args.get("dry_run"):
@@ -164,8 +164,9 @@ class Commands:
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> None:
-        self._check_only(only, compensate)
+        self._check_only(only, compensate, reseed)
         # the rest is checked when the cell has ended: it may still change what is to be checked
         restores = self._session.restores
         target = restores.target(checkpoint, undo)
@@ -212,16 +213,19 @@ class Commands:
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> Answer:
         restores = self._session.restores
         target = restores.target(checkpoint, undo)
         if compensate:
             await self._session.compensations.run(target, request)
-        result = await restores.restore(target, only, force=True, request=request, partial=partial)
+        result = await restores.restore(
+            target, only, force=True, request=request, partial=partial, reseed=reseed
+        )
         return {"text": result["text"] + "\n"}
 
-    async def _resume(self, request: Request) -> Answer:
-        result = await self._session.portable.resume(request, force=True)
+    async def _resume(self, request: Request, force: bool = True, reseed: bool = False) -> Answer:
+        result = await self._session.portable.resume(request, force=True, reseed=reseed)
         return {"text": result["text"] + "\n"}
 
     async def _trial(self, request: Request | None, comment: str) -> dict[str, Any]:
@@ -396,10 +400,15 @@ class Commands:
         }
 
     @staticmethod
-    def _check_only(only: Any, compensate: bool) -> None:
+    def _check_only(only: Any, compensate: bool, reseed: bool = False) -> None:
         if compensate and only == "files":
             raise BadRequest(
                 "compensate is for a restore of memory too: files alone take no cell back. "
+                "Nothing was done."
+            )
+        if reseed and only == "files":
+            raise BadRequest(
+                "reseed is for a restore of memory too: files alone have no generators. "
                 "Nothing was done."
             )
         if only not in (None, "process", "files"):
@@ -414,9 +423,10 @@ class Commands:
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> dict[str, Any]:
         session = self._session
-        self._check_only(only, compensate)
+        self._check_only(only, compensate, reseed)
         target = session.restores.target(checkpoint, undo)
         if dry_run:
             return await session.restores.dry_run(target, only, partial)
@@ -427,16 +437,16 @@ class Commands:
                 await session.restores.make_idle(force, None)
                 await session.compensations.run(target, None)
             return await session.restores.restore(
-                target, only, force=force, request=None, partial=partial
+                target, only, force=force, request=None, partial=partial, reseed=reseed
             )
         finally:
             session.router.release("restore")
 
-    async def do_resume(self, force: bool = False) -> dict[str, Any]:
+    async def do_resume(self, force: bool = False, reseed: bool = False) -> dict[str, Any]:
         router = self._session.router
         router.hold("restore")
         try:
-            return await self._session.portable.resume(None, force=force)
+            return await self._session.portable.resume(None, force=force, reseed=reseed)
         finally:
             router.release("restore")
 
@@ -603,6 +613,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
             "each",
             "compensate",
             "partial",
+            "reseed",
             "stop_on_difference",
         ),
         (bool,),

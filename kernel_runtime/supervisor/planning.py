@@ -37,6 +37,7 @@ class Plan:
     """The manifest of the portable copy: for want of the process itself, or if it fails."""
     warnings: list[str] = field(default_factory=list)
     resumes: bool = False
+    reseeds: bool = False
     lost: set[str] = field(default_factory=set)
     """Variables that the target had and the restore did not bring."""
     tell_s: float = TELL_S

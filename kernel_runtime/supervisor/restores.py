@@ -81,13 +81,14 @@ class Restorer(Planner):
         tell_s: float = TELL_S,
         resumes: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> dict[str, Any]:
         """Restore; return the restore result. request: the cell that asks for it, if one does.
 
         tell_s: seconds that the result waits for what changed in the environment. resumes: memory
         alone, and the session goes on from target. partial: also where variables of another
         machine's checkpoint cannot be loaded here, or the content of files is damaged or gone;
-        else that is a failure.
+        else that is a failure. reseed: generators of random numbers are seeded anew.
 
         Raises RestoreRefused (nothing was done) or RestoreFailed (the session is back in the state
         before). The caller holds the queue.
@@ -97,7 +98,7 @@ class Restorer(Planner):
             started = time.perf_counter()
             session.environment.make_room()
             plan = await self.plan(target, only, partial)
-            plan.tell_s, plan.resumes = tell_s, resumes
+            plan.tell_s, plan.resumes, plan.reseeds = tell_s, resumes, reseed
             plan.is_whole = session.persistence.is_imported and not (partial or resumes)
             session.events.publish("restore_started", checkpoint=session.timeline.record(target))
             try:
@@ -194,10 +195,21 @@ class Restorer(Planner):
         await self._teller.environment(result, plan, safety, request)
         result["threads"] = {"brought_back": threads, "ids_kept": ids_kept}
         result["warnings"] += self._teller.not_brought_back(plan, notes)
+        if plan.reseeds and plan.brings_process:
+            result["reseeded"] = await self._reseed()
         result["took_ms"] = (time.perf_counter() - started) * 1e3
         result["text"] = restore_text(result)
         self._progress(plan, "answer")
         return result
+
+    async def _reseed(self) -> list[str]:
+        """What was seeded anew, in words."""
+        executor = self._session.executor
+        assert executor is not None
+        try:
+            return await executor.reseed()
+        except ConnectionError:  # it ended: whoever watches over it says so
+            return []
 
     async def _files_alone(self, plan: Plan, safety: Taken, forced: bool) -> RestoreResult | None:
         """Restore files under a process that lives on. Raises RestoreFailed; all is as before."""
