@@ -3,7 +3,7 @@
 Who deletes writes a marker first, then reads all refs until they stand still, and deletes only old
 objects that no list needs. Who pushes publishes its ref first, then waits until there is no marker,
 and looks whether all that it relies on is there; what is missing is sent again. So either the
-ref was there when the refs were read, and its objects stay; or it came later, and then the push sees
+ref was there when the refs were read, and its objects stay; or it came later: then the push sees
 the marker, or the deletion has ended: in both cases it misses what was deleted and sends it again.
 
 This needs what `bucket` promises: what was put is seen by everybody at once. A marker of somebody
