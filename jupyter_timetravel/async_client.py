@@ -149,10 +149,11 @@ class AsyncClient:
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> RestoreResult:
         """See ``Client.restore``."""
         return await self._call(
-            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial)
+            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
         )
 
     async def replay(
@@ -206,9 +207,9 @@ class AsyncClient:
         """See ``Client.document``."""
         return await self._call(commands.document(checkpoint))
 
-    async def resume(self, force: bool = False) -> RestoreResult:
+    async def resume(self, force: bool = False, reseed: bool = False) -> RestoreResult:
         """See ``Client.resume``."""
-        return await self._call(commands.resume(force))
+        return await self._call(commands.resume(force, reseed))
 
     async def verify(self, checkpoint: Spec | None = None) -> tuple[Verified, ...]:
         """See ``Client.verify``."""

@@ -182,16 +182,19 @@ class Client:
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> RestoreResult:
         """Bring the session back to a checkpoint, or with ``dry_run`` tell what that would change.
 
         ``undo`` goes back to before the last restore. A running cell is interrupted; with
         ``force`` its process is ended if it does not stop. ``compensate`` first runs what the
         cells in between have registered for that; if one fails, nothing is restored. A checkpoint
-        that was imported or pulled is restored whole, or with ``partial`` as far as it can be.
+        that was imported or pulled is restored whole, or with ``partial`` as far as it can be. With
+        ``reseed`` generators of random numbers are seeded anew: of two that restore one checkpoint
+        each draws its own.
         """
         return self._call(
-            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial)
+            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
         )
 
     def replay(
@@ -249,9 +252,9 @@ class Client:
         """The cells and outputs of the notebook as it was. Raises DocumentRefused."""
         return self._call(commands.document(checkpoint))
 
-    def resume(self, force: bool = False) -> RestoreResult:
+    def resume(self, force: bool = False, reseed: bool = False) -> RestoreResult:
         """Go on with the newest state from before this kernel that is on the disk."""
-        return self._call(commands.resume(force))
+        return self._call(commands.resume(force, reseed))
 
     def verify(self, checkpoint: Spec | None = None) -> tuple[Verified, ...]:
         """Load captures on the disk in a scratch process and compare; None: all of them."""

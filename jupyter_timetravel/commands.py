@@ -84,6 +84,7 @@ def restore(
     force: bool = False,
     compensate: bool = False,
     partial: bool = False,
+    reseed: bool = False,
 ) -> Command[RestoreResult]:
     """Go back, or tell what going back would change."""
     args = {
@@ -97,6 +98,8 @@ def restore(
         args["compensate"] = True  # kernels of an earlier version do not know it
     if partial:
         args["partial"] = True  # likewise
+    if reseed:
+        args["reseed"] = True  # likewise
     return Command("restore", args, records.read_restore)
 
 
@@ -146,9 +149,10 @@ def document(checkpoint: Spec) -> Command[tuple[DocumentCell, ...]]:
     return Command("document", {"checkpoint": checkpoint}, records.read_document)
 
 
-def resume(force: bool = False) -> Command[RestoreResult]:
+def resume(force: bool = False, reseed: bool = False) -> Command[RestoreResult]:
     """Go on with the newest state from before this kernel that is on the disk."""
-    return Command("resume", {"force": force}, records.read_restore)
+    args = {"force": force, "reseed": True} if reseed else {"force": force}
+    return Command("resume", args, records.read_restore)
 
 
 def verify(checkpoint: Spec | None = None) -> Command[tuple[Verified, ...]]:

@@ -15,7 +15,7 @@ FIXED: Final = {
     "%checkpoint": ("--label", "--pin", "--unpin", "--delete", "--help"),
     "%restore": (
         *("--only", "--vars", "--paths", "--dry-run", "--undo", "--force", "--compensate"),
-        *("--partial", "--help"),
+        *("--partial", "--reseed", "--help"),
     ),
     "%timeline": ("diff", "--all", "--manual", "--help"),
     "%timetravel": (

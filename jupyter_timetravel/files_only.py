@@ -17,6 +17,7 @@ from typing import Any, Final
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.model import Change, RestoreResult, Snapshot, SnapshotId
 from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.engines.workspace.protect import DOCUMENT
 from kernel_runtime.errors import BadRequest, CheckpointRefused, RestoreRefused, UnknownCheckpoint
 from kernel_runtime.store import encryption
 from kernel_runtime.store.blobs import BlobStore
@@ -140,6 +141,7 @@ class FilesOnly:
         dry_run: bool = False,
         undo: bool = False,
         force: bool = False,
+        partial: bool = False,
     ) -> dict[str, Any]:
         if only != "files":
             raise RestoreRefused(
@@ -150,12 +152,13 @@ class FilesOnly:
         if target is None:
             raise UnknownCheckpoint("--undo", "Nothing was restored yet.")
         started = time.perf_counter()
-        plan = self._engine.plan_restore(self._snapshot_of(target))
+        plan = self._engine.plan_restore(self._snapshot_of(target), allow_missing=partial)
         if plan.problems:
             path, why = plan.problems[0]
             raise RestoreRefused(
                 f"The files of #{target.number} cannot be brought back: {printable(path)}: {why}. "
-                "Nothing was changed; remove the cause and restore again."
+                "Nothing was changed; remove the cause and restore again, or --partial to bring "
+                "all files but those whose content is damaged or gone."
             )
         result: dict[str, Any] = {
             "checkpoint": self._timeline.record(target),
@@ -178,6 +181,11 @@ class FilesOnly:
             self._store.save(self._timeline.state)
             result["safety"] = self._timeline.record(safety)
             result["kept_aside"] = _kept_aside(done)
+            result["warnings"] += [
+                f"{printable(one.path)} stays as it is: {one.reason}"
+                for one in done.kept
+                if one.reason != DOCUMENT
+            ]
         result["took_ms"] = 1000 * (time.perf_counter() - started)
         result["text"] = restore_text(result)
         return result

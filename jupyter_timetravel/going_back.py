@@ -11,7 +11,7 @@ from jupyter_timetravel.commands import Command
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.timeline.names import Spec
 
-_ALONE = ("only", "dry_run", "undo", "force", "compensate", "partial")
+_ALONE = ("only", "dry_run", "undo", "force", "compensate", "partial", "reseed")
 
 
 def add_restore_options(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +48,14 @@ def add_restore_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partial",
         action="store_true",
-        help="of a checkpoint that was imported or pulled: also where some of its variables "
-        "cannot be loaded on this machine",
+        help="also where some of it is damaged, or (of a checkpoint that was imported or pulled) "
+        "cannot be loaded on this machine: bring the rest",
+    )
+    parser.add_argument(
+        "--reseed",
+        action="store_true",
+        help="seed generators of random numbers anew (random, numpy, torch), so that they differ "
+        "from those of another restore",
     )
 
 

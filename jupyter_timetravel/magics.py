@@ -237,7 +237,8 @@ class TimeTravelMagics(Magics):
                     + (f"is {record['label']!r}" if text else "has no label")
                 )
             elif name == "resume" and not rest:
-                print(self._ask(commands.resume())["text"])  # unless the cell has ended there
+                command = commands.resume(reseed=args.reseed)
+                print(self._ask(command)["text"])  # unless the cell has ended there
             elif name == "verify" and len(rest) < 2:
                 print(self._ask(commands.verify(_spec(rest[0]) if rest else None))["text"])
             elif name == "files" and not rest:

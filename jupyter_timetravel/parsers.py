@@ -75,7 +75,7 @@ def timetravel_parser() -> LineParser:
     parser.add_argument(
         "command",
         nargs="*",
-        metavar="status | list | config [name=value] | label N [text] | resume "
+        metavar="status | list | config [name=value] | label N [text] | resume [--reseed] "
         "| verify [N] | files | apply [PATH …] | reset | export FILE",
         help="status (default): where the session stands. list: one line for each checkpoint. "
         "config: show or change options. label: name a checkpoint; without text take its name "
@@ -101,6 +101,9 @@ def timetravel_parser() -> LineParser:
     )
     parser.add_argument(
         "--process", action="store_true", help="reset: begin a fresh process as well."
+    )
+    parser.add_argument(
+        "--reseed", action="store_true", help="With resume: as with %%restore --reseed."
     )
     return parser
 

@@ -56,7 +56,7 @@ def _group(args: argparse.Namespace) -> int:
 
     refuse_beside_group(
         args, checkpoint=None, kernel=None, store=None, only=None, vars=None, paths=None,
-        partial=False, force=False, compensate=False,
+        partial=False, force=False, compensate=False, reseed=False,
     )  # fmt: skip
     asked = {"undo": args.undo, "dry_run": args.dry_run, "timeout": args.timeout}
     with Progress(args), in_group() as store:

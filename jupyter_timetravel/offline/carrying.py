@@ -122,9 +122,11 @@ def _restore(
     force: bool = False,
     compensate: bool = False,
     partial: bool = False,
+    reseed: bool = False,
 ) -> Result:
-    if only == "process" or compensate:
+    if only == "process" or compensate or reseed:
         what = "restoring memory alone" if only else "running what undoes effects"
+        what = "seeding generators anew" if reseed else what
         raise needs_kernel(opened, what)
     with opened() as found:
         session = _look(found) if dry_run else _take(found)
@@ -133,7 +135,7 @@ def _restore(
             raise BadRequest(
                 f"{session.notebook} has had no restore that could be undone. Nothing was done."
             )
-        return restoring.restored(session, target, dry_run=dry_run)
+        return restoring.restored(session, target, dry_run=dry_run, partial=partial)
 
 
 def _edit(opened: Opened, checkpoint: Spec, **changes: Any) -> Result:

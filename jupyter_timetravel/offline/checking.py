@@ -14,7 +14,7 @@ from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of
-from jupyter_timetravel.offline.usage import Needs, Stores
+from kernel_runtime.engines.charges import Needs, Stores
 from kernel_runtime.errors import EnvironmentRefused, TimeTravelError
 from kernel_runtime.store.database import Store, TimelineInfo
 from kernel_runtime.store.digests import BlobError, Digest
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def check(store: Store) -> Findings:
     """Look at everything."""
-    found, stores = Findings(), Stores(store)
+    found, stores = Findings(), Stores(store.directory)
     found.problems += store.problems()
     files, namespaces, documents = stores.files, stores.namespaces, stores.documents
     damaged = {
@@ -88,7 +88,7 @@ def check(store: Store) -> Findings:
     }
     try:
         for info in store.timelines():
-            _session(stores, info, damaged, found)
+            _session(store, stores, info, damaged, found)
     except DatabaseDamaged as error:
         found.problems.append(str(error))
     for digest, why in damaged.items():  # not needed by anyone, but not what it should be either
@@ -114,8 +114,10 @@ def _why(error: StoreError) -> str:
     return str(error).partition(". ")[0]
 
 
-def _session(stores: Stores, info: TimelineInfo, damaged: dict[str, str], found: Findings) -> None:
-    timeline = stores.store.look_at(info.id)
+def _session(
+    store: Store, stores: Stores, info: TimelineInfo, damaged: dict[str, str], found: Findings
+) -> None:
+    timeline = store.look_at(info.id)
     name = info.path or f"session {info.id[:12]}"
     found.checkpoints += len(timeline)
     all_needs = stores.needs(timeline)
@@ -127,8 +129,8 @@ def _session(stores: Stores, info: TimelineInfo, damaged: dict[str, str], found:
             needs = stores.needs([checkpoint])
             for digest in sorted((needs.files | needs.namespaces) & bad.keys()):
                 found.bad.setdefault(digest, Bad(digest, bad[digest])).checkpoints.append(who)
-        _trust(stores, info, checkpoint, who, found)
-    _environment(stores, info, list(timeline), name, found)
+        _trust(store, stores, info, checkpoint, who, found)
+    _environment(store, info, list(timeline), name, found)
 
 
 def _missing(stores: Stores, needs: Needs) -> dict[str, str]:
@@ -140,14 +142,19 @@ def _missing(stores: Stores, needs: Needs) -> dict[str, str]:
 
 
 def _trust(
-    stores: Stores, info: TimelineInfo, checkpoint: Checkpoint, who: str, found: Findings
+    store: Store,
+    stores: Stores,
+    info: TimelineInfo,
+    checkpoint: Checkpoint,
+    who: str,
+    found: Findings,
 ) -> None:
     for capture in checkpoint.captures:
         if capture.kind != "namespace" or not capture.is_durable or not capture.ref:
             continue
         try:
             stores.namespaces.manifest(capture.ref)
-            stores.store.authenticate(info.id, checkpoint)
+            store.authenticate(info.id, checkpoint)
         except (NotTrusted, KeyUnusable) as error:
             found.untrusted.append(f"{who}: {_why(error)}")
         except NotAuthentic as error:
@@ -159,14 +166,14 @@ def _trust(
 
 
 def _environment(
-    stores: Stores,
+    store: Store,
     info: TimelineInfo,
     checkpoints: list[Checkpoint],
     name: str,
     found: Findings,
 ) -> None:
     """Layers are directories that the kernel mounts: that they are there can be told, no more."""
-    directory = stores.store.directory / "environments" / info.id
+    directory = store.directory / "environments" / info.id
     if not directory.is_dir():
         if any(overlay_of(checkpoint) for checkpoint in checkpoints):
             found.problems.append(f"{name}: its environment is gone")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.offline import stored
-from jupyter_timetravel.offline.environment import room_of
+from kernel_runtime.engines.charges import room_of
 from kernel_runtime.store import encryption
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import FILE_NAME, Store, open_store

@@ -183,31 +183,3 @@ def overlay_of(checkpoint: Checkpoint) -> Capture | None:
     """The capture of the environment that a checkpoint holds."""
     capture = checkpoint.capture("filesystem", engine="overlay")
     return capture if capture is not None and capture.state == "ready" else None
-
-
-def room_of(paths: Iterable[Path], *, exclusive: bool = False) -> int:
-    """Bytes on the disk. exclusive: only of files that have no other name elsewhere."""
-    seen: dict[tuple[int, int], list[int]] = {}
-    for path in paths:
-        _add_up(str(path), seen)
-    return sum(size for size, names, links in seen.values() if not exclusive or names >= links)
-
-
-def _add_up(path: str, seen: dict[tuple[int, int], list[int]]) -> None:
-    todo = [path]
-    while todo:
-        here = todo.pop()
-        try:
-            found = os.lstat(here)
-            entries = list(os.scandir(here)) if os.path.isdir(here) else []
-        except OSError:
-            continue
-        seen.setdefault((found.st_dev, found.st_ino), [found.st_blocks * 512, 1, 1])
-        for entry in entries:
-            with suppress(OSError):
-                if entry.is_dir(follow_symlinks=False):
-                    todo.append(entry.path)
-                    continue
-                st = entry.stat(follow_symlinks=False)
-                one = seen.setdefault((st.st_dev, st.st_ino), [st.st_blocks * 512, 0, st.st_nlink])
-                one[1] += 1

@@ -18,9 +18,10 @@ from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.exchange.taking import left_over
 from jupyter_timetravel.offline import rules, stored, usage
-from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
+from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of
 from jupyter_timetravel.offline.rules import Report, Wanted
 from jupyter_timetravel.offline.stored import Session, SessionInUse
+from kernel_runtime.engines.charges import Needs, Stores, room_of
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
@@ -91,10 +92,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _weigh(store: Store, infos: list[TimelineInfo], wanted: Wanted) -> list[TimelineInfo]:
     """Find out what each checkpoint takes; returns the sessions, the least used first."""
-    stores, known = usage.Stores(store), usage.Needs()
+    stores, known = Stores(store.directory), Needs()
     order = sorted(store.timelines(), key=lambda info: usage.last_used(store, info))
     for info in reversed(order):
-        charges = stores.charges(info, store.look_at(info.id), known)
+        charges = usage.charges(store, stores, info, known)
         wanted.charges[info.id] = charges
         wanted.excess += sum(charges.values())
     wanted.excess -= wanted.rules.budget_bytes or 0

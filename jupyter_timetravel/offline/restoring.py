@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Final
 
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.differences import as_json
@@ -21,12 +21,19 @@ from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.engines.workspace.model import RestorePlan, RestoreResult, Snapshot
 from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.engines.workspace.protect import DOCUMENT
 from kernel_runtime.errors import RestoreFailed, RestoreRefused
 from kernel_runtime.store import resume
+from kernel_runtime.store.digests import BlobError
 from kernel_runtime.timeline import Capture, Checkpoint, Coordinate, Note, new_id
 from kernel_runtime.timeline.cells import Placed, effect_record, left_behind
 from kernel_runtime.timeline.cells_report import effect_lines
 from kernel_runtime.timeline.report import difference_lines, is_nothing, title
+
+PARTIAL_WAY: Final = (
+    " Where content in the store is damaged or gone, --partial brings all the rest and leaves "
+    "those files as they are."
+)
 
 
 @dataclass
@@ -39,8 +46,12 @@ class _Done:
     kept_aside: list[dict[str, Any]] = field(default_factory=list)
 
 
-def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> dict[str, Any]:
+def restored(
+    session: Session, target: Checkpoint, *, dry_run: bool, partial: bool = False
+) -> dict[str, Any]:
     """Carry it out, or tell what that would do; the restore result of docs/protocol.md.
+
+    partial: files whose content is damaged or gone stay as they are, and are told.
 
     Raises RestoreRefused or RestoreFailed.
     """
@@ -55,7 +66,7 @@ def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> dict[str
             engine = stack.enter_context(closing(stored.workspace_engine(session, ref)))
             if not dry_run:
                 engine.recover()
-            plan = _planned(engine, ref, target)
+            plan = _planned(engine, ref, target, partial)
         if environment is None and plan is None and not target.has_durable_session:
             raise RestoreRefused(
                 f"#{target.number} holds no files, only memory, which ended with its kernel. "
@@ -79,16 +90,16 @@ def restored(session: Session, target: Checkpoint, *, dry_run: bool) -> dict[str
         return _result(session, target, result, left, done, dry_run, started)
 
 
-def _planned(engine: WorkspaceEngine, ref: str, target: Checkpoint) -> RestorePlan:
+def _planned(engine: WorkspaceEngine, ref: str, target: Checkpoint, partial: bool) -> RestorePlan:
     try:
-        plan = engine.plan_restore(ref)
+        plan = engine.plan_restore(ref, allow_missing=partial)
     except (WorkspaceError, OSError) as error:
         raise RestoreRefused(str(error)) from error
     if plan.problems:
         path, why = plan.problems[0]
         raise RestoreRefused(
             f"The files of #{target.number} cannot be brought back: {printable(path)}: {why}. "
-            "Nothing was changed; remove the cause and try again."
+            f"Nothing was changed; remove the cause and try again.{'' if partial else PARTIAL_WAY}"
         )
     return plan
 
@@ -140,8 +151,9 @@ def _carry_out(
             environment.put(overlay)
         done = engine.restore(plan, foreign=snapshot) if engine and plan else None
     except (WorkspaceError, OSError) as error:
+        way = PARTIAL_WAY if isinstance(error.__cause__, BlobError) else ""
         raise RestoreFailed(
-            f"The restore of {name} failed: {error} What was there before is held by "
+            f"The restore of {name} failed: {error}{way} What was there before is held by "
             f"#{safety.number}: jupyter timetravel restore {session.notebook} {safety.number}."
         ) from error
     if done is not None and done.kept_aside_id is not None:
@@ -149,6 +161,11 @@ def _carry_out(
     _move_head(session, target)
     warnings = [f"{path}: {why}" for path, why in sorted(told.items())]
     warnings += [f"{printable(path)}: {why}" for path, why in (done.warnings if done else ())]
+    warnings += [
+        f"{printable(one.path)} stays as it is: {one.reason}"
+        for one in (done.kept if done else ())
+        if one.reason != DOCUMENT
+    ]
     lines = [f"restored the files of {name}:", *difference_lines(result)]
     lines += [f"warning: {text}" for text in warnings]
     lines.append(f"The next kernel starts there; #{safety.number} holds what was there before.")

@@ -55,7 +55,7 @@ def of(args: argparse.Namespace) -> RetentionRules:
         keep_last=args.keep_last,
         hourly=args.hourly,
         daily=args.daily,
-        older_than=_duration(age) if age else None,
+        older_than=duration(age) if age else None,
         budget_bytes=_size(args.budget) if args.budget else None,
     )
 
@@ -67,7 +67,8 @@ def _size(text: str) -> int:
     return int(found[1]) * _SIZES[found[2]]
 
 
-def _duration(text: str) -> timedelta:
+def duration(text: str) -> timedelta:
+    """An age as people write it. Raises BadRequest."""
     found = re.fullmatch(r"([0-9]{1,6})([mhdw])", text)
     if found is None:
         raise BadRequest(f"{text!r} is no age: write 90m, 12h, 30d or 8w. Nothing was done.")

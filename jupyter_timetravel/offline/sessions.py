@@ -11,8 +11,8 @@ from pathlib import Path
 
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.offline import stored
-from jupyter_timetravel.offline.environment import room_of
 from jupyter_timetravel.offline.tables import age_text, table
+from kernel_runtime.engines.charges import room_of
 from kernel_runtime.store.database import Store, TimelineInfo
 from kernel_runtime.timeline.text import one_line, plural, size_text
 

@@ -10,21 +10,19 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Iterable, Set
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.offline import stored
-from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
+from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of
 from jupyter_timetravel.offline.tables import table
-from kernel_runtime.engines.workspace.snapshots import reachable
+from kernel_runtime.engines.charges import Needs, Stores, room_of
 from kernel_runtime.errors import EnvironmentRefused
-from kernel_runtime.store.blobs import BlobStore, Digest
 from kernel_runtime.store.database import Store, TimelineInfo
-from kernel_runtime.store.documents import DocumentStore
-from kernel_runtime.store.errors import StoreError
-from kernel_runtime.store.namespaces import NamespaceStore
-from kernel_runtime.timeline import Checkpoint, Timeline
+from kernel_runtime.timeline import Checkpoint
 from kernel_runtime.timeline.retention import charging_order
 from kernel_runtime.timeline.text import size_text
 
@@ -42,84 +40,6 @@ class Row:
     unique_bytes: int
     shared_bytes: int
     environment_bytes: int
-
-
-@dataclass
-class Needs:
-    """What checkpoints name: in the workspace's store, in those of namespaces and of notebooks as
-    they were, as layers."""
-
-    files: set[str] = field(default_factory=set)
-    namespaces: set[str] = field(default_factory=set)
-    layers: set[str] = field(default_factory=set)
-
-
-class Stores:
-    """Where a store's data is, and how much room it takes."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.files = BlobStore(store.directory)
-        self.namespaces = NamespaceStore(store.directory)
-        self.documents = DocumentStore(store.directory)
-
-    def needs(self, checkpoints: Iterable[Checkpoint], known: Needs | None = None) -> Needs:
-        """What these need beyond what is known. What cannot be read needs nothing."""
-        known = known or Needs()
-        ready = [c for one in checkpoints for c in one.captures if c.state == "ready" and c.ref]
-        snapshots = [c.ref or "" for c in ready if c.kind == "filesystem" and c.engine != "overlay"]
-        files, _ = reachable(self.files, snapshots, known.files)
-        contents: set[str] = set()
-        for capture in ready:
-            if capture.kind == "namespace":
-                contents |= _contents(self.namespaces, capture.ref or "")
-            elif capture.kind == "document":
-                contents |= _contents(self.documents, capture.ref or "")
-        return Needs(files, contents - known.namespaces)
-
-    def room(self, files: Set[str], namespaces: Set[str]) -> int:
-        """Bytes on the disk."""
-        held = files & set(os.listdir(self.files.path / "held"))
-        return (
-            self.files.room(map(Digest, files))
-            + room_of(self.files.held_path(Digest(name)) for name in held)
-            + self.namespaces.bytes_of(namespaces)
-            + self.documents.bytes_of(namespaces)
-        )
-
-    def unneeded(self, needed: Needs) -> int:
-        """Bytes on the disk of what is stored and not among these."""
-        files = {*self.files.blobs(), *os.listdir(self.files.path / "held")}
-        contents = {*self.namespaces.blobs(), *self.documents.blobs()}
-        return self.room(files - needed.files, contents - needed.namespaces)
-
-    def charges(self, info: TimelineInfo, timeline: Timeline, known: Needs) -> dict[str, int]:
-        """What each checkpoint adds to what those before it need, see ``charging_order``."""
-        directory = self.store.directory / "environments" / info.id
-        try:
-            environment = StoredEnvironment(directory)
-        except EnvironmentRefused:
-            environment = None
-        found: dict[str, int] = {}
-        for id in charging_order(timeline):
-            new = self.needs([timeline[id]], known)
-            capture = overlay_of(timeline[id])
-            if environment is not None and capture is not None:
-                stacks = environment.stacks_of(capture).values()
-                new.layers = {layer for stack in stacks for layer in stack} - known.layers
-            layers = [directory / "layers" / layer for layer in new.layers]
-            found[id] = self.room(new.files, new.namespaces) + room_of(layers, exclusive=True)
-            known.files |= new.files
-            known.namespaces |= new.namespaces
-            known.layers |= new.layers
-        return found
-
-
-def _contents(store: NamespaceStore, manifest: str) -> set[str]:
-    try:
-        return store.wanted([manifest])
-    except StoreError:
-        return {manifest}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -155,7 +75,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def survey(store: Store) -> tuple[list[Row], dict[str, int]]:
     """One row for each session, and sums: all in bytes on the disk."""
-    stores = Stores(store)
+    stores = Stores(store.directory)
     infos = store.timelines()
     needs = {info.id: stores.needs(store.look_at(info.id)) for info in infos}
     users: Counter[str] = Counter()
@@ -187,8 +107,26 @@ def _row(stores: Stores, info: TimelineInfo, needs: Needs, shared: Set[str]) -> 
         checkpoints=info.checkpoints,
         unique_bytes=stores.room(needs.files - shared, needs.namespaces - shared),
         shared_bytes=stores.room(needs.files & shared, needs.namespaces & shared),
-        environment_bytes=room_of([stores.store.directory / "environments" / info.id]),
+        environment_bytes=room_of([stores.directory / "environments" / info.id]),
     )
+
+
+def charges(store: Store, stores: Stores, info: TimelineInfo, known: Needs) -> dict[str, int]:
+    """What each checkpoint of a timeline adds to what those before it need."""
+    timeline = store.look_at(info.id)
+    directory = store.directory / "environments" / info.id
+    environment: StoredEnvironment | None = None
+    with suppress(EnvironmentRefused):
+        environment = StoredEnvironment(directory)
+
+    def layers_of(checkpoint: Checkpoint) -> Iterable[Path]:
+        capture = overlay_of(checkpoint)
+        if environment is None or capture is None:
+            return []
+        stacks = environment.stacks_of(capture).values()
+        return [directory / "layers" / layer for stack in stacks for layer in stack]
+
+    return stores.charges([timeline[id] for id in charging_order(timeline)], layers_of, known)
 
 
 def last_used(store: Store, info: TimelineInfo) -> datetime:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_timetravel.offline import stored
-from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of, room_of
+from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of
 from jupyter_timetravel.offline.stored import Session
 from jupyter_timetravel.redaction import layers, records, variables
 from jupyter_timetravel.redaction.files import At, Snapshots
 from jupyter_timetravel.redaction.needle import Needle
+from kernel_runtime.engines.charges import room_of
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.engines.workspace.snapshots import read_manifest

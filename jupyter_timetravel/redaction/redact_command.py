@@ -17,11 +17,11 @@ from typing import Any
 from jupyter_timetravel.command_line.output import FAILED, OK, confirm, tell
 from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.offline import stored
-from jupyter_timetravel.offline.environment import room_of
 from jupyter_timetravel.offline.stored import Session, SessionInUse
 from jupyter_timetravel.redaction import looking, redacting
 from jupyter_timetravel.redaction.looking import Plan, Stores
 from jupyter_timetravel.redaction.needle import Needle
+from kernel_runtime.engines.charges import room_of
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.database import Store, TimelineInfo
 from kernel_runtime.store.errors import TimelineInUse

@@ -40,6 +40,16 @@ class PushRefused(RemoteError):
         )
 
 
+class RemotePruneRefused(RemoteError):
+    """Nothing was deleted from a remote, or no more: what is published there is whole."""
+
+    def __init__(self, url: str, cause: str, mend: str) -> None:
+        super().__init__(
+            f"{one_line(url, 200)} was not cleared up: {one_line(cause, 300)}. What is published "
+            f"there is whole. {mend}"
+        )
+
+
 class PullRefused(RemoteError):
     """A timeline was not pulled: the store has the timelines that it had before."""
 

@@ -5,6 +5,7 @@
     keys/<32 hex digits>.json       the key of what is sealed, itself encrypted: a copy of a store's
                                     encryption.json
     refs/<timeline>/<16 hex digits> what is published: names a list of checkpoints, signed
+    prunes/<16 hex digits>          somebody deletes objects now, see ``pruning``; empty
 
 An object is one byte, and the bytes or a zstd frame (``kernel_runtime.store.coding``), then sealed
 where the store it came from is encrypted. A ref is a line, ``timetravel ref 1 <key of the seal or
@@ -38,6 +39,7 @@ from kernel_runtime.store.keys import Keys, NotAuthentic, signer
 FORMAT: Final = 1
 OBJECTS: Final = "objects"
 REFS: Final = "refs"
+PRUNES: Final = "prunes"
 PIECE: Final = 4 << 20
 """Bytes of the objects into which layers, held files and images are cut."""
 

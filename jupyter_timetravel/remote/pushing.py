@@ -19,7 +19,7 @@ from jupyter_timetravel.exchange.layers import LayerEntry
 from jupyter_timetravel.exchange.members import END, BadMember, Writer
 from jupyter_timetravel.exchange.writing import pieces_of
 from jupyter_timetravel.offline.stored import Session
-from jupyter_timetravel.remote import layout, listing, published
+from jupyter_timetravel.remote import layout, listing, pruning, published
 from jupyter_timetravel.remote.bucket import PARALLEL, Bucket, Entry, Gone
 from jupyter_timetravel.remote.errors import PushRefused
 from jupyter_timetravel.remote.journal import Journal
@@ -36,6 +36,9 @@ from kernel_runtime.store.keys import Keys
 from kernel_runtime.timeline import Checkpoint
 
 Load = Callable[[], bytes]
+
+_TRIES = 3
+"""Pushes of which a deletion beside them takes something."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,18 @@ class Push:
 
         Raises PushRefused, RemoteUnreachable, RemoteDamaged, StoreError: nothing is published then.
         """
+        for _ in range(_TRIES):
+            pushed, named = self._run(checkpoints, environment=environment, images=images)
+            if not pruning.taken(self._bucket, named, self._session.info.id):
+                return pushed
+        raise PushRefused(
+            self._session.notebook, "somebody deletes there again and again.", "Then push again."
+        )
+
+    def _run(
+        self, checkpoints: Collection[Checkpoint], *, environment: bool, images: bool
+    ) -> tuple[Pushed, set[str]]:
+        """Returns what came of it, and the names of all objects that it relies on."""
         session = self._session
         journal = None
         sender = None
@@ -151,13 +166,13 @@ class Push:
             _Sending(gathered, sender, found, older).run(moved)
             if older is not None and len(refs) == 1 and found.says_the_same(older):
                 sender.finish()
-                return Pushed(len(found.rows), False)
+                return Pushed(len(found.rows), False), self._names(found, refs[0].list)
             text = found.as_bytes()
             name = digest_of(text)
             sender.offer(name, lambda: text)
             sender.finish()
             self._publish(found, name, len(text), refs)
-            return Pushed(len(found.rows), True)
+            return Pushed(len(found.rows), True), self._names(found, name)
         except (StoreError, EnvironmentRefused, BadMember, OSError, ValueError) as error:
             raise PushRefused(session.notebook, str(error), _MEND) from error
         finally:
@@ -165,6 +180,9 @@ class Push:
                 sender.stop()
             if journal is not None:
                 journal.close()
+
+    def _names(self, found: Listing, name: str) -> set[str]:
+        return {self._coder.name(digest) for digest in (*found.objects, name)}
 
     def _older(self) -> tuple[list[Ref], Listing | None]:
         """What this user has published of this timeline with the same seal."""

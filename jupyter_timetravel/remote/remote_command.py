@@ -1,34 +1,93 @@
-"""``jupyter timetravel remote``: look at what object storage has of timelines."""
+"""``jupyter timetravel remote``: list what object storage has of timelines, delete, clear up."""
 
 from __future__ import annotations
 
 import argparse
 from datetime import datetime
 
-from jupyter_timetravel.command_line.output import tell
-from jupyter_timetravel.offline import stored
+from jupyter_timetravel.command_line.output import confirm, tell
+from jupyter_timetravel.offline import rules, stored
 from jupyter_timetravel.offline.tables import age_text, table
-from jupyter_timetravel.remote import choosing
+from jupyter_timetravel.remote import choosing, pruning, published
 from jupyter_timetravel.remote.bucket import Bucket
-from kernel_runtime.timeline.text import one_line, size_text
+from kernel_runtime.timeline.text import one_line, plural, size_text
 
-SUMMARY = "look at what was pushed to object storage"
+SUMMARY = "list what was pushed to object storage, delete it, or free what nothing there needs"
+_DELETE = "take a timeline out of a remote, for everybody"
+_PRUNE = "delete objects of a remote that no timeline there needs"
 _HEAD = ("NOTEBOOK", "KERNEL", "PUSHED", "CHECKPOINTS", "SIZE", "", "ID")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    subparsers = parser.add_subparsers(dest="action", metavar="list", required=True)
+    subparsers = parser.add_subparsers(
+        dest="action", metavar="list | delete | prune", required=True
+    )
     listing = subparsers.add_parser("list", help="the timelines there", description=SUMMARY)
     listing.add_argument("url", metavar="URL", help="where it was pushed to")
     stored.add_store(listing)
-    # behind `list` as well as before it
-    listing.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    delete = subparsers.add_parser("delete", help="a timeline", description=_DELETE)
+    delete.add_argument("url", metavar="URL", help="where it was pushed to")
+    delete.add_argument("what", metavar="WHAT", help="the notebook's name, or an id of the list")
+    prune = subparsers.add_parser("prune", help="what nothing needs", description=_PRUNE)
+    prune.add_argument("url", metavar="URL", help="where it was pushed to")
+    prune.add_argument(
+        "--older-than", metavar="AGE", default="1d", help="90m, 12h, 30d (default: 1d)"
     )
+    for parser in (delete, prune):
+        parser.add_argument("--dry-run", action="store_true", help="say what would be deleted")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        stored.add_store(parser)
+    for parser in (listing, delete, prune):  # behind the action as well as before it
+        parser.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
 
 
 def run(args: argparse.Namespace) -> int:
-    """List. Raises RemoteUnreachable, StoreError."""
+    """Do it. Raises RemoteUnreachable, RemotePruneRefused, NoSuchTimeline, StoreError."""
+    return {"list": _list, "delete": _delete, "prune": _prune}[args.action](args)
+
+
+def _delete(args: argparse.Namespace) -> int:
+    """Take a timeline's refs away; what only it needed is free for `prune`."""
+    bucket = Bucket(args.url)
+    found = choosing.look(bucket, stored.directory_of(args), ask=True)
+    chosen = choosing.choose(found, bucket, args.what)
+    refs, _, _ = published.refs(bucket, found.seals.values(), chosen.timeline)
+    gone = [ref for ref in refs if (ref.key, ref.sealed) == (chosen.key, chosen.sealed)]
+    name = f"{one_line(chosen.notebook, 200)} ({chosen.timeline[:12]})"
+    text = (
+        f"{name} of {chosen.pushed_at[:16]}: {plural(chosen.checkpoints, 'checkpoint')}, "
+        f"{size_text(chosen.bytes)} with what it shares"
+    )
+    if not args.dry_run:
+        confirm(args, text, "Nothing brings it back.")
+        bucket.delete([ref.name for ref in gone])
+        text = f"deleted {text}; `jupyter timetravel remote prune` frees what only it needed"
+    told = {"dry_run": args.dry_run, "timeline": chosen.timeline, "text": text}
+    tell(args, text, told)
+    return 0
+
+
+def _prune(args: argparse.Namespace) -> int:
+    bucket, age = Bucket(args.url), rules.duration(args.older_than)
+    found = choosing.look(bucket, stored.directory_of(args), ask=True)
+    if not args.dry_run:
+        about = (
+            f"{bucket.shown}: objects that nothing published needs, older than {args.older_than}"
+        )
+        confirm(args, about, "Delete them?")
+    done = pruning.prune(bucket, [*found.seals.values()], age, dry_run=args.dry_run)
+    verb = "would be deleted" if args.dry_run else "deleted"
+    text = f"{plural(done.objects, 'object')}, {size_text(done.bytes)} {verb}"
+    if done.young:
+        text += f"; {plural(done.young, 'object')} that nothing needs are younger and stay"
+    told = {"dry_run": args.dry_run, "objects": done.objects, "bytes": done.bytes, "text": text}
+    tell(args, text, told | {"young": done.young})
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
     bucket = Bucket(args.url)
     found = choosing.look(bucket, stored.directory_of(args), ask=False)
     found_rows = [

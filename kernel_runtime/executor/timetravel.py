@@ -20,6 +20,7 @@ from kernel_runtime.executor import (
     native,
     not_held,
     parking,
+    reseeding,
     stand_in,
     variables,
     versions,
@@ -117,6 +118,10 @@ class TimeTravel:
             self._link.report(
                 report="versions", id=command["id"], **versions.loaded(command["modules"])
             )
+        elif name == "reseed":
+            shell = self._kernel.shell
+            names = shell.user_ns if shell is not None else {}
+            self._link.report(report="reseeded", id=command["id"], done=reseeding.reseed(names))
         elif name == "compensations":
             known = self.compensations.known(command["ids"])
             self._link.report(report="compensations", id=command["id"], known=known)

@@ -234,7 +234,8 @@ def _add_torch(names: dict[str, Any], found: dict[int, Describer], token: Token)
     def tensor(obj: Any, in_time: bool) -> Description:
         shape = f"{_dimensions(obj.shape)} {obj.dtype} {obj.device}"[:60]
         # Torch counts the changes in place itself.
-        return obj.nbytes, shape, None, {"sample": f"{obj.data_ptr()}:{obj._version}"}
+        size = obj.nelement() * obj.element_size()  # nbytes came with torch 2
+        return size, shape, None, {"sample": f"{obj.data_ptr()}:{obj._version}"}
 
     _add(found, names, "Tensor", tensor)
     nn = names.get("nn")

@@ -301,7 +301,8 @@ class _Look:
             attributes = own_dict.__get__(obj)
             yield from map(self.token, _items(attributes, dict, dict.__len__(attributes)))
             for value in islice(dict.values(attributes), ITEMS_DIGESTED):
-                if type(value) is dict:  # one step further: frameworks keep their parts in dicts
+                # one step further: frameworks keep their parts in dicts
+                if type(value) in (dict, OrderedDict):
                     yield from map(self.token, _items(value, dict, dict.__len__(value)))
 
 

@@ -131,7 +131,7 @@ class Commands:
                 answer["leave"] = self._leave(request, partial(self._restore, **args))
             elif command == "resume":
                 self._session.portable.resume_target()
-                answer["leave"] = self._leave(request, self._resume)
+                answer["leave"] = self._leave(request, partial(self._resume, **args))
             elif command == "bring":
                 answer["result"] = await self._bring(request, **args)
             elif command == "replay" and not args.get("dry_run"):
@@ -169,8 +169,9 @@ class Commands:
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> None:
-        self._check_only(only, compensate)
+        self._check_only(only, compensate, reseed)
         # the rest is checked when the cell has ended: it may still change what is to be checked
         restores = self._session.restores
         target = restores.target(checkpoint, undo)
@@ -217,16 +218,19 @@ class Commands:
         force: bool = False,
         compensate: bool = False,
         partial: bool = False,
+        reseed: bool = False,
     ) -> Answer:
         restores = self._session.restores
         target = restores.target(checkpoint, undo)
         if compensate:
             await self._session.compensations.run(target, request)
-        result = await restores.restore(target, only, force=True, request=request, partial=partial)
+        result = await restores.restore(
+            target, only, force=True, request=request, partial=partial, reseed=reseed
+        )
         return {"text": result["text"] + "\n"}
 
-    async def _resume(self, request: Request) -> Answer:
-        result = await self._session.portable.resume(request, force=True)
+    async def _resume(self, request: Request, force: bool = True, reseed: bool = False) -> Answer:
+        result = await self._session.portable.resume(request, force=True, reseed=reseed)
         return {"text": result["text"] + "\n"}
 
     async def _trial(self, request: Request | None, comment: str) -> dict[str, Any]:
@@ -293,7 +297,14 @@ class Commands:
             "environment": session.environment.status(),
             "limits": [
                 *session.limits,
-                *filter(None, (session.files.problem, session.persistence.problem)),
+                *filter(
+                    None,
+                    (
+                        session.files.problem,
+                        session.persistence.problem,
+                        session.deletion.budget.problem,
+                    ),
+                ),
             ],
             "counts": {
                 "checkpoints": len(session.timeline),
@@ -394,10 +405,15 @@ class Commands:
         }
 
     @staticmethod
-    def _check_only(only: Any, compensate: bool) -> None:
+    def _check_only(only: Any, compensate: bool, reseed: bool = False) -> None:
         if compensate and only == "files":
             raise BadRequest(
                 "compensate is for a restore of memory too: files alone take no cell back. "
+                "Nothing was done."
+            )
+        if reseed and only == "files":
+            raise BadRequest(
+                "reseed is for a restore of memory too: files alone have no generators. "
                 "Nothing was done."
             )
         if only not in (None, "process", "files"):
@@ -415,14 +431,15 @@ class Commands:
         paths: list[str] | None = None,
         keep_notebooks: bool = False,
         lease: str | None = None,
+        reseed: bool = False,
     ) -> dict[str, Any]:
         session = self._session
-        self._check_only(only, compensate)
+        self._check_only(only, compensate, reseed)
         target = session.restores.target(checkpoint, undo)
         chosen = None if paths is None else chosen_paths(session, paths)
         part = Part(chosen, keep_notebooks)
         if dry_run:
-            return await session.restores.dry_run(target, only, part)
+            return await session.restores.dry_run(target, only, part, partial)
         session.router.hold("restore")
         try:
             if compensate:
@@ -430,16 +447,22 @@ class Commands:
                 await session.restores.make_idle(force, None)
                 await session.compensations.run(target, None)
             return await session.restores.restore(
-                target, only, force=force, request=None, partial=partial, part=part
+                target,
+                only,
+                force=force,
+                request=None,
+                partial=partial,
+                reseed=reseed,
+                part=part,
             )
         finally:
             session.router.release("restore")
 
-    async def do_resume(self, force: bool = False) -> dict[str, Any]:
+    async def do_resume(self, force: bool = False, reseed: bool = False) -> dict[str, Any]:
         router = self._session.router
         router.hold("restore")
         try:
-            return await self._session.portable.resume(None, force=force)
+            return await self._session.portable.resume(None, force=force, reseed=reseed)
         finally:
             router.release("restore")
 
@@ -625,6 +648,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
             "each",
             "compensate",
             "partial",
+            "reseed",
             "stop_on_difference",
             "renew",
             "keep_notebooks",

@@ -151,6 +151,13 @@ class Supervisor(Configurable):
     keep_daily = Integer(
         60, min=0, help="And the last of each of the newest so many days that have one."
     ).tag(config=True, live=True)
+    budget_bytes = Integer(
+        0,
+        min=0,
+        help="Bytes of the disk that the checkpoints of this notebook may take (0: any number). "
+        "Over it the oldest automatic ones go; never where the session is, the last safety "
+        "checkpoint, or what was labelled, pinned or made by hand.",
+    ).tag(config=True, live=True)
     show_timeout = Float(
         30.0,
         min=0.1,

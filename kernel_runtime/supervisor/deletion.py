@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
+from kernel_runtime.supervisor.budget import Budget
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.retention import RetentionRules, plan_retention
 
@@ -22,6 +23,7 @@ class Deletion:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.budget = Budget(session)
 
     async def delete(self, id: str) -> dict[str, Any]:
         """Delete one; return its record. Raises DeleteRefused."""
@@ -46,6 +48,21 @@ class Deletion:
             plan = plan_retention(session.timeline, rules, now=session.now(), epoch=session.epoch)
             await self._take_all(session.timeline[id] for id in plan.delete)
         if plan.delete:
+            self._tidy()
+
+    async def by_size(self) -> None:
+        """Delete the oldest automatic checkpoints while all take more than the budget."""
+        session = self._session
+        if not self.budget.is_due:
+            return
+        sizes = await self.budget.weigh()
+        if sizes is None:
+            return
+        async with session.lock:
+            plan = self.budget.plan(sizes)
+            await self._take_all(session.timeline[id] for id in plan.delete)
+        if plan.delete:
+            session.background(session.files.sweep())
             self._tidy()
 
     async def _take_all(self, checkpoints: Iterable[Checkpoint]) -> None:

@@ -206,6 +206,14 @@ class Environment:
             )
         return capture
 
+    def layers_of(self, checkpoint: Checkpoint) -> list[Path]:
+        """The directories of a checkpoint's layers, by the names that they have now."""
+        capture = checkpoint.capture("filesystem", engine="overlay")
+        if self.engine is None or capture is None or capture.state != "ready":
+            return []
+        stacks = self.engine.rewritten(capture.details.get("stacks", {})).values()
+        return [self.engine.directory.layers / layer for stack in stacks for layer in stack]
+
     async def restore(self, capture: Capture, **live: Any) -> bool:
         """Mount it; say whether anything was changed. Raises SandboxError; then all is as before.
 

@@ -272,6 +272,12 @@ class Executor:
         """Return which of these are loaded in which version. Raises ConnectionError."""
         return await self._ask("versions", modules=list(modules))
 
+    async def reseed(self) -> list[str]:
+        """Have it seed generators of random numbers anew; return which. Raises ConnectionError."""
+        answer = await self._ask("reseed")
+        done: list[str] = answer["done"]
+        return done
+
     async def load_namespace(self, channel: int) -> None:
         """Have it load variables over a channel. Raises ConnectionError if it ends."""
         await self._ask("load_namespace", [channel])

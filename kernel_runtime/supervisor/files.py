@@ -178,18 +178,25 @@ class Files:
         if self._store is not None:
             await self._run(self._store.flush)
 
-    async def plan(self, snapshot_id: str, part: Part = ALL_FILES) -> RestorePlan:
-        """Check what a restore needs, of all files or of some. Raises WorkspaceError."""
-        assert self._engine is not None
-        return await self._run(self._plan, self._engine, snapshot_id, part)
+    async def plan(
+        self, snapshot_id: str, part: Part = ALL_FILES, *, allow_missing: bool = False
+    ) -> RestorePlan:
+        """Check what a restore needs, of all files or of some. Raises WorkspaceError.
 
-    def _plan(self, engine: WorkspaceEngine, snapshot_id: str, part: Part) -> RestorePlan:
+        allow_missing: files whose content the store has lost are left as they are.
+        """
+        assert self._engine is not None
+        return await self._run(self._plan, self._engine, snapshot_id, part, allow_missing)
+
+    def _plan(
+        self, engine: WorkspaceEngine, snapshot_id: str, part: Part, allow_missing: bool
+    ) -> RestorePlan:
         from kernel_runtime.engines.workspace.places import refuse_elsewhere
 
         if not self._is_imported:
             looks = self._document.looks if self._document is not None else None
             refuse_elsewhere(engine, snapshot_id, looks)
-        return engine.plan_restore(snapshot_id, part=part)
+        return engine.plan_restore(snapshot_id, part=part, allow_missing=allow_missing)
 
     async def restore(self, plan: RestorePlan, safety: Snapshot | None) -> RestoreResult:
         """Carry a plan out. Raises WorkspaceError; then the files are as before."""
@@ -240,6 +247,12 @@ class Files:
         if self._engine is not None and gone:
             with contextlib.suppress(WorkspaceError):
                 await self._run(self._engine.release, gone)
+
+    async def sweep(self) -> None:
+        """Free what released snapshots have held; else it waits for some more of them."""
+        if self._engine is not None:
+            with contextlib.suppress(WorkspaceError, OSError):
+                await self._run(self._engine.collect_garbage)
 
     async def close(self) -> None:
         """Stop watching; wait for the work under way, unless a mount does not answer."""

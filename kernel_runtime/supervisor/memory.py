@@ -93,6 +93,7 @@ class MemoryKeeper:
             if self._session.environment.is_deep(1 if idle else 2):
                 await self._session.captures.tidy_environment()
             await self._session.deletion.by_rules()
+            await self._session.deletion.by_size()
             if idle and self._session.router.idle and not self._again:
                 await self._prepare()
                 # what was prepared takes memory too

@@ -37,6 +37,7 @@ class Plan:
     """The manifest of the portable copy: for want of the process itself, or if it fails."""
     warnings: list[str] = field(default_factory=list)
     resumes: bool = False
+    reseeds: bool = False
     lost: set[str] = field(default_factory=set)
     """Variables that the target had and the restore did not bring."""
     tell_s: float = TELL_S
@@ -47,6 +48,14 @@ class Plan:
     def brings_process(self) -> bool:
         """Whether another process takes the executor's place."""
         return self.frozen is not None or bool(self.images) or self.namespace is not None
+
+
+def partial_way(target: Checkpoint) -> str:
+    """How to do without files whose content is damaged."""
+    return (
+        f"Where content in the store is damaged or gone, `%restore {target.number} --partial` "
+        "brings all the rest and leaves those files as they are."
+    )
 
 
 class Planner:
@@ -89,10 +98,12 @@ class Planner:
         target: Checkpoint,
         only: str | None,
         part: Part = ALL_FILES,
+        partial: bool = False,
     ) -> Plan:
         """Check everything that can be checked first. Raises RestoreRefused.
 
-        part: which files of the workspace are meant.
+        part: which files of the workspace are meant. partial: files whose content is damaged or
+        gone are left as they are, and are told.
         """
         session = self._session
         plan = Plan(target, None, None)
@@ -117,16 +128,18 @@ class Planner:
                 plan.warnings.append(f"the files stay as they are: {why}")
             else:
                 try:
-                    plan.files = await session.files.plan(files.ref, part)
+                    plan.files = await session.files.plan(files.ref, part, allow_missing=partial)
                 except (WorkspaceError, OSError) as error:
                     raise RestoreRefused(str(error)) from error
                 if plan.files.problems:
                     path, why = plan.files.problems[0]
                     more = len(plan.files.problems) - 1
+                    way = "" if partial else f" {partial_way(target)}"
                     raise RestoreRefused(
                         f"The files of {name} cannot be brought back: {printable(path)}: {why}"
                         f"{f' (and {more} more)' if more else ''}. Nothing was changed; remove "
                         f"the cause, or take memory alone: %restore {target.number} --only process."
+                        + way
                     )
                 plan.warnings += [f"{printable(p)}: {why}" for p, why in plan.files.warnings]
                 plan.warnings += [

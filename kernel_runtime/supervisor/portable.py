@@ -104,18 +104,20 @@ class Portable:
             )
         return found
 
-    async def resume(self, request: Request | None, *, force: bool) -> dict[str, Any]:
+    async def resume(
+        self, request: Request | None, *, force: bool, reseed: bool = False
+    ) -> dict[str, Any]:
         """Go on from the newest such state; files stay as they are.
 
         Raises what a restore raises, and UnknownCheckpoint.
         """
-        return await self._go_on(self.resume_target(), request, force)
+        return await self._go_on(self.resume_target(), request, force, reseed)
 
     async def _go_on(
-        self, target: Checkpoint, request: Request | None, force: bool
+        self, target: Checkpoint, request: Request | None, force: bool, reseed: bool = False
     ) -> dict[str, Any]:
         return await self._session.restores.restore(
-            target, "process", force=force, request=request, resumes=True
+            target, "process", force=force, request=request, resumes=True, reseed=reseed
         )
 
     async def at_start(self) -> None:

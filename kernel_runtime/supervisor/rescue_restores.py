@@ -40,6 +40,7 @@ class RescueRestorer(Restorer):
         target: Checkpoint,
         only: str | None,
         part: Part = ALL_FILES,
+        partial: bool = False,
     ) -> Plan:
         """Check everything that can be checked first. Raises RestoreRefused."""
         session = self._session
@@ -49,7 +50,7 @@ class RescueRestorer(Restorer):
                 f"Nothing was changed; take both: %restore {target.number}."
             )
         only_files = None if target.id in session.frozen else "files"
-        plan = await super().plan(target, only_files, part)
+        plan = await super().plan(target, only_files, part, partial)
         if plan.files is None and plan.environment is None:
             raise RestoreRefused(
                 f"#{target.number} holds no files: {'; '.join(plan.warnings)}. Nothing was changed."

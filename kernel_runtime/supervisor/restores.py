@@ -22,11 +22,12 @@ from kernel_runtime.errors import (
     SandboxError,
     TimeTravelError,
 )
+from kernel_runtime.store.digests import BlobError
 from kernel_runtime.supervisor import faults
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.durable import lost_lines
 from kernel_runtime.supervisor.executors import Executor
-from kernel_runtime.supervisor.planning import TELL_S, Plan, Planner
+from kernel_runtime.supervisor.planning import TELL_S, Plan, Planner, partial_way
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.supervisor.telling import Teller, add
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
@@ -58,11 +59,12 @@ class Restorer(Planner):
         target: Checkpoint,
         only: str | None,
         part: Part = ALL_FILES,
+        partial: bool = False,
     ) -> dict[str, Any]:
         """Return a restore result that tells what would be done."""
         session = self._session
         async with session.lock:
-            plan = await self.plan(target, only, part)
+            plan = await self.plan(target, only, part, partial)
         present = await session.present_variables() if only != "files" else {}
         result = self._teller.result(plan, None, None, present if only != "files" else None)
         result["dry_run"] = True
@@ -84,13 +86,15 @@ class Restorer(Planner):
         resumes: bool = False,
         partial: bool = False,
         part: Part = ALL_FILES,
+        reseed: bool = False,
     ) -> dict[str, Any]:
         """Restore; return the restore result. request: the cell that asks for it, if one does.
 
         tell_s: seconds that the result waits for what changed in the environment. resumes: memory
         alone, and the session goes on from target. partial: also where variables of another
-        machine's checkpoint cannot be loaded here; else that is a failure. part: which files of the
-        workspace are meant.
+        machine's checkpoint cannot be loaded here, or the content of files is damaged or gone;
+        else that is a failure. part: which files of the workspace are meant. reseed: generators of
+        random numbers are seeded anew.
 
         Raises RestoreRefused (nothing was done) or RestoreFailed (the session is back in the state
         before). The caller holds the queue.
@@ -99,8 +103,8 @@ class Restorer(Planner):
         async with session.lock:
             started = time.perf_counter()
             session.environment.make_room()
-            plan = await self.plan(target, only, part)
-            plan.tell_s, plan.resumes = tell_s, resumes
+            plan = await self.plan(target, only, part, partial)
+            plan.tell_s, plan.resumes, plan.reseeds = tell_s, resumes, reseed
             plan.is_whole = session.persistence.is_imported and not (partial or resumes)
             session.events.publish("restore_started", checkpoint=session.timeline.record(target))
             try:
@@ -175,6 +179,7 @@ class Restorer(Planner):
                 raise RestoreFailed(
                     f"The restore of #{plan.target.number} failed: {error} "
                     f"You are back where you were (#{safety.checkpoint.number})."
+                    f"{_way_out(plan, error)}"
                 ) from error
             ids_kept = bool(executor.hello.get("ids_kept", True))
             notes = executor.hello.get("notes", [])
@@ -196,10 +201,21 @@ class Restorer(Planner):
         await self._teller.environment(result, plan, safety, request)
         result["threads"] = {"brought_back": threads, "ids_kept": ids_kept}
         result["warnings"] += self._teller.not_brought_back(plan, notes)
+        if plan.reseeds and plan.brings_process:
+            result["reseeded"] = await self._reseed()
         result["took_ms"] = (time.perf_counter() - started) * 1e3
         result["text"] = restore_text(result)
         self._progress(plan, "answer")
         return result
+
+    async def _reseed(self) -> list[str]:
+        """What was seeded anew, in words."""
+        executor = self._session.executor
+        assert executor is not None
+        try:
+            return await executor.reseed()
+        except ConnectionError:  # it ended: whoever watches over it says so
+            return []
 
     async def _files_alone(self, plan: Plan, safety: Taken, forced: bool) -> RestoreResult | None:
         """Restore files under a process that lives on. Raises RestoreFailed; all is as before."""
@@ -219,7 +235,7 @@ class Restorer(Planner):
             if changed and safety.environment is not None:
                 with contextlib.suppress(TimeTravelError):
                     await self.environment_live(safety.environment)
-            raise RestoreFailed(str(error)) from error
+            raise RestoreFailed(f"{error}{_way_out(plan, error)}") from error
 
     async def environment_live(self, capture: Capture | None) -> None:
         """Bring an environment under the executor, which is stopped meanwhile and lives on.
@@ -385,6 +401,13 @@ def _check_whole(plan: Plan, loaded: Loaded) -> None:
             f"Install what is missing, or `%restore {plan.target.number} --partial` brings the "
             "others."
         )
+
+
+def _way_out(plan: Plan, error: BaseException) -> str:
+    """What to do where a file's content turned out to be damaged only when it was read."""
+    if isinstance(error.__cause__, BlobError):
+        return " " + partial_way(plan.target)
+    return ""
 
 
 def _check_held(safety: Taken) -> None:

@@ -69,7 +69,7 @@ class Teller:
             "threads": {"brought_back": 0, "ids_kept": True},
             "effects": [effect_record(effect, one) for one in left for effect in one.cell.effects],
             "compensations": session.compensations.told(left),
-            "warnings": list(plan.warnings),
+            "warnings": [*plan.warnings, *_left_alone(plan.files, done)],
             "took_ms": 0.0,
         }
 
@@ -183,6 +183,16 @@ def _host_text(changed: list[str]) -> list[str]:
     return [
         "files of this machine have changed since that checkpoint, beneath it, and are as they "
         f"are now: {', '.join(changed[:5])}{' …' if len(changed) > 5 else ''}"
+    ]
+
+
+def _left_alone(plan: RestorePlan | None, done: RestoreResult | None) -> list[str]:
+    """Files whose content turned out to be damaged when it was read."""
+    known = {(one.root, one.path) for one in plan.kept} if plan is not None else set()
+    return [
+        f"{printable(one.path)} stays as it is: {one.reason}"
+        for one in (done.kept if done is not None else ())
+        if (one.root, one.path) not in known
     ]
 
 

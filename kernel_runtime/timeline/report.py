@@ -46,6 +46,8 @@ def restore_text(result: Mapping[str, Any]) -> str:
     lines += _environ_names(result)
     lines += _kept_aside(result)
     lines += left_lines(result)
+    if result.get("reseeded"):
+        lines.append(f"seeded anew: {', '.join(map(str, result['reseeded']))}")
     lines += _warnings(result)
     safety = result.get("safety")
     if safety:

@@ -221,6 +221,37 @@ def test_retention_keeps_the_newest_and_what_was_asked_for(
     assert notebook.run("%restore 2\n").status == "ok" and notebook.run("x").result == "0"
 
 
+def test_a_budget_is_kept_and_nothing_that_was_asked_for_goes(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = ("--Supervisor.budget_bytes=6000000", "--Supervisor.images=False")
+    notebook = start_notebook(*settings, "--Supervisor.durability=manual", **document)
+    notebook.run("import os")
+    notebook.run("_ = open('f', 'wb').write(os.urandom(1_000_000))")
+    notebook.run("%checkpoint --label kept")
+    for _ in range(13):
+        notebook.run("_ = open('f', 'wb').write(os.urandom(1_000_000))")
+    end = time.monotonic() + 110
+    while True:
+        left = [c["number"] for c in notebook.command("list")["checkpoints"]]
+        size = sum(f.stat().st_size for f in (tmp_path / "store" / "blobs").rglob("*"))
+        if len(left) < 12 and size < 7_500_000:
+            break
+        assert time.monotonic() < end, (left, size)
+        time.sleep(0.1)
+    assert 3 in left and left[-1] == 16 and 4 not in left, left
+    assert "restored" in notebook.run("%restore kept").out
+    notebook.run("%timetravel config budget_bytes=500000")
+    for _ in range(11):
+        notebook.run("_ = open('f', 'wb').write(os.urandom(1_000_000))")
+        notebook.run("%checkpoint")
+    end = time.monotonic() + 110
+    while not any("budget_bytes" in text for text in notebook.command("status")["limits"]):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert "kept" in [c["label"] for c in notebook.command("list")["checkpoints"]]
+
+
 def test_restored_and_verified_from_the_shell(
     start_notebook: Callable[..., Any],
     document: dict[str, Any],

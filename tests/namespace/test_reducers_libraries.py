@@ -149,7 +149,7 @@ shown = IPython.display.HTML("x")
 
 @pytest.mark.torch
 def test_tensors_share_their_storage(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     dumped = dump(
         tmp_path,
         """
@@ -172,7 +172,9 @@ torch.manual_seed(1); torch.rand(1); torch.set_default_dtype(torch.float64)
 """,
     )
     assert dumped.lost == {}
-    assert {name for name, _ in dumped.manifest["notices"]} == {"loss", "outside"}
+    # whose memory it is cannot be told before torch 2
+    told = {"loss", "outside"} if hasattr(torch.Tensor, "untyped_storage") else {"loss"}
+    assert {name for name, _ in dumped.manifest["notices"]} == told
 
     came = load(
         tmp_path,

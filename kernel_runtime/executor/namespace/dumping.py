@@ -285,6 +285,7 @@ class _Dump:
                 "plain_buffers": len(pickler.plain),
                 "bytes": sum(size for part in (attempt.stream, *buffers) for _, size in part),
                 "try": bool(own) or not _loads_well(pickler),
+                "code": not pickler.kinds.isdisjoint(_OF_CODE),
             }
         )
         self.modules |= pickler.modules
@@ -334,6 +335,9 @@ class _Dump:
 
 
 _KINDS: Final = ("variables", "definitions", "module", "settings", "outputs")
+
+
+_OF_CODE: Final = frozenset({types.FunctionType, types.CodeType})
 
 
 def _is_atom(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import pickle
+import sys
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -92,6 +93,7 @@ class _Load:
         self.inputs: list[str] | None = None
         self.wanted: Collection[str] | None = None
         self._failed: dict[int, str] = {}
+        self._other_python = _other_python(str(manifest.get("python", "")))
         self._untried: set[int] = set()
         self._modules_of: dict[int, set[str]] = {}
         self._changed_sources = own_modules.changed_sources(manifest["state"]["own_sources"])
@@ -164,7 +166,9 @@ class _Load:
         self._done.add(number)
         unit = self.units[number]
         reason = next(filter(None, map(self._load, unit["needs"])), None)
-        if reason is not None:
+        if reason is None and self._other_python and unit.get("code"):
+            reason = self._other_python  # nothing of it is unpickled
+        elif reason is not None:
             reason = f"what it is made of cannot be loaded: {reason}"
             if self._untried.intersection(unit["needs"]):
                 self._untried.add(number)
@@ -281,6 +285,19 @@ class _Load:
     def _apply(self, names: list[str]) -> None:
         for name in sorted(names, key=settings.order):
             self.loaded.notices += settings.apply(name, self.settings.pop(name), self.session)
+
+
+def _other_python(made_by: str) -> str:
+    """Why code of that version cannot be loaded here; empty if it can: pickle has no word for it,
+    and what another minor version compiled may end the process when it is called."""
+    theirs = ".".join(made_by.split(".")[:2])
+    ours = ".".join(map(str, sys.version_info[:2]))
+    if not made_by or theirs == ours:
+        return ""
+    return (
+        f"its code was compiled by Python {theirs} and this is Python {ours}; a kernel of Python "
+        f"{theirs} loads it"
+    )
 
 
 def _attribute(value: Any, path: str) -> Any:

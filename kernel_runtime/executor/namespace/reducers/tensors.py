@@ -25,7 +25,7 @@ def reduce_storage(obj: Any, context: Context) -> Any:
         raise NotKept(f"a tensor on {device} cannot be kept: a GPU's memory cannot be copied")
     if not obj.nbytes():
         return make_storage, (0, None, device)
-    if not obj.resizable():
+    if not getattr(obj, "resizable", lambda: True)():  # before torch 2 nobody can tell
         context.notice("a tensor over memory of another library's comes back with its own")
     torch = _loaded()
     whole = torch.empty(0, dtype=torch.uint8).set_(obj)
@@ -34,7 +34,12 @@ def reduce_storage(obj: Any, context: Context) -> Any:
 
 def make_storage(size: int, block: Any, device: str) -> Any:
     torch = _loaded()
-    storage = torch.UntypedStorage(size, device=device)
+    try:
+        storage = torch.UntypedStorage(size, device=device)
+    except (TypeError, RuntimeError):
+        if device != "cpu":
+            raise
+        storage = torch.UntypedStorage(size)  # torch 1.13 knows no such argument
     if block is not None:
         whole = torch.empty(0, dtype=torch.uint8).set_(storage)
         block.read_into(memoryview(whole.numpy()))
@@ -43,12 +48,16 @@ def make_storage(size: int, block: Any, device: str) -> Any:
 
 @reducer("torch.storage.TypedStorage")
 def reduce_typed_storage(obj: Any, context: Context) -> Any:
-    return make_typed_storage, (obj._untyped_storage, obj.dtype)
+    untyped = obj._untyped_storage if hasattr(obj, "_untyped_storage") else obj.untyped()
+    return make_typed_storage, (untyped, obj.dtype)
 
 
 def make_typed_storage(storage: Any, dtype: Any) -> Any:
     torch = _loaded()
-    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+    try:
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+    except RuntimeError:  # torch 1.13 warns of nothing, and knows no such argument
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype)
 
 
 @reducer("torch.Tensor", "torch._tensor.Tensor", "torch.nn.parameter.Parameter")
@@ -66,9 +75,21 @@ def reduce_tensor(obj: Any, context: Context) -> Any:
     view = (obj.storage_offset(), tuple(obj.shape), tuple(obj.stride()))
     bits = (obj.is_conj(), obj.is_neg())
     keeps_gradient = obj.requires_grad
-    arguments = (obj.untyped_storage(), obj.dtype, view, bits, keeps_gradient, is_parameter)
+    arguments = (_storage_of(obj), obj.dtype, view, bits, keeps_gradient, is_parameter)
     state = (obj.grad if obj.is_leaf else None, _attributes(obj))
     return make_tensor, arguments, state, None, None, set_up_tensor
+
+
+_storages: dict[tuple[int, int, str], Any] = {}
+"""By address, size and device. Before torch 2.1 each look at a storage makes another object."""
+
+
+def _storage_of(obj: Any) -> Any:
+    """The one object that stands for a tensor's storage; what is dumped here ends with the copy."""
+    new = obj.untyped_storage() if hasattr(obj, "untyped_storage") else obj.storage().untyped()
+    if not new.nbytes() or obj.device.type != "cpu":
+        return new
+    return _storages.setdefault((new.data_ptr(), new.nbytes(), str(obj.device)), new)
 
 
 def _on_gpu(obj: Any) -> Any:
