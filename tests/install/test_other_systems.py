@@ -16,7 +16,10 @@ SCRIPT = """
 import sys
 import IPython, ipykernel.kernelapp, ipykernel.ipkernel, jupyter_client, jupyter_core, psutil, zmq
 import asyncio, ctypes, multiprocessing, socket, subprocess, tempfile, traitlets
+from contextlib import suppress
 from jupyter_client import kernelspec, provisioning
+with suppress(ImportError):
+    import jupyterlab_server.config
 
 platform, hidden = sys.argv[1], sys.argv[2].split(",")
 sys.platform = platform
