@@ -13,17 +13,15 @@ from kernel_runtime.engines.workspace.model import Part
 from kernel_runtime.errors import BadRequest, CheckpointRefused, RestoreRefused, TimeTravelError
 from kernel_runtime.supervisor.bringing import bring_files, chosen_paths
 from kernel_runtime.supervisor.channels import Message
+from kernel_runtime.supervisor.command_types import check_types
 from kernel_runtime.supervisor.events import VERSION
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.looking_commands import LookingCommands
 from kernel_runtime.supervisor.outside import Outside
 from kernel_runtime.supervisor.replays import ReplayPlan
 from kernel_runtime.supervisor.router import Request
-from kernel_runtime.timeline.cells import Placed
-from kernel_runtime.timeline.model import Checkpoint
+from kernel_runtime.supervisor.timeline_commands import TimelineCommands
 from kernel_runtime.timeline.report import trial_text
-from kernel_runtime.timeline.variables import diff as diff_variables
-from kernel_runtime.timeline.variables import diff_environ, public_variables
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -51,7 +49,7 @@ class Commands:
         self._after_cell: Callable[[Request], Awaitable[Answer]] | None = None
         self._handlers: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
             name[3:]: handler
-            for part in (LookingCommands(session), self)
+            for part in (LookingCommands(session), TimelineCommands(session), self)
             for name, handler in inspect.getmembers(part, inspect.ismethod)
             if name.startswith("do_")
         }
@@ -273,73 +271,6 @@ class Commands:
 
     # Commands: one coroutine each, its parameters are the command's arguments
 
-    async def do_status(self) -> dict[str, Any]:
-        session = self._session
-        head = session.timeline.head
-        memory = session.memory
-        await memory.measure()
-        document = session.persistence.document
-        return {
-            "timeline": session.timeline.id,
-            "notebook": document.path if document is not None else None,
-            "kernel_name": session.config.kernel_name,
-            "head": session.timeline.record(head) if head else None,
-            "busy": not session.router.idle,
-            "ending": session.is_ending,
-            "config": session.config.live_options(),
-            "memory": {"frozen_bytes": memory.frozen_bytes, "budget_bytes": memory.budget},
-            "engines": {
-                "process": session.engine.name,
-                "filesystem": "workspace" if session.files.enabled else None,
-                "sandbox": session.sandbox.name,
-            },
-            "workspace": [str(root) for root in session.files.roots],
-            "environment": session.environment.status(),
-            "limits": [
-                *session.limits,
-                *filter(
-                    None,
-                    (
-                        session.files.problem,
-                        session.persistence.problem,
-                        session.deletion.budget.problem,
-                    ),
-                ),
-            ],
-            "counts": {
-                "checkpoints": len(session.timeline),
-                "frozen": len(session.frozen),
-                "twins": sum(f.twin is not None for f in session.frozen.values()),
-            },
-            "last_cow_tax_ms": memory.last_cow_tax_ms,
-        }
-
-    async def do_list(
-        self, include_auto: bool = True, history: Spec | None = None
-    ) -> dict[str, Any]:
-        timeline = self._session.timeline
-        checkpoints: list[Checkpoint] = list(timeline)
-        if history is not None:
-            newest = timeline.resolve(history)
-            wanted = {*timeline.history(newest.id), newest.id}
-            checkpoints = [c for c in checkpoints if c.id in wanted]
-        if not include_auto:
-            checkpoints = [c for c in checkpoints if not c.is_auto]
-        return {
-            "checkpoints": [timeline.record(c, history=False) for c in checkpoints],
-            "parents": timeline.parents(),
-            "head": timeline.head.id if timeline.head else None,
-        }
-
-    async def do_get(self, checkpoint: Spec) -> dict[str, Any]:
-        timeline = self._session.timeline
-        found = timeline.resolve(checkpoint)
-        return {
-            "checkpoint": timeline.record(found),
-            "variables": public_variables(found.variables),
-            "cells": [Placed(cell, found).record() for cell in found.cells],
-        }
-
     async def do_checkpoint(
         self, comment: str = "", label: str | None = None, pin: bool = False
     ) -> dict[str, Any]:
@@ -377,32 +308,6 @@ class Commands:
         """A cell that runs is finished first; the queue is held by the caller."""
         while self._session.router.in_flight is not None:
             await asyncio.sleep(0.005)
-
-    async def do_diff(self, a: Spec, b: Spec | None = None) -> dict[str, Any]:
-        session = self._session
-        first = session.timeline.resolve(a)
-        second = session.timeline.resolve(b) if b is not None else None
-        after = second.variables if second else await session.present_variables()
-        variables = diff_variables(first.variables, after)
-        files: list[dict[str, Any]] = []
-        refs = [_snapshot(first), _snapshot(second) if second else None]
-        if refs[0] and (refs[1] or second is None):
-            async with session.lock:
-                changes = await session.files.diff(refs[0], refs[1])
-            files = [session.files.as_json(change) for change in changes]
-        before = first.capture("filesystem", engine="overlay")
-        now = second.capture("filesystem", engine="overlay") if second is not None else None
-        found: dict[str, Any] = {"files": [], "workspace": [], "packages": [], "complete": True}
-        if before is not None and (second is None or now is not None):
-            found = await session.environment.compare(before, now)
-        return {
-            "variables": variables,
-            "files": [*files, *found["workspace"]],
-            "environment": found["files"],
-            "environment_complete": found["complete"],
-            "packages": found["packages"],
-            "environ": diff_environ(first.variables, after),
-        }
 
     @staticmethod
     def _check_only(only: Any, compensate: bool, reseed: bool = False) -> None:
@@ -496,13 +401,6 @@ class Commands:
             return await bring_files(self._session, target, list(paths or ()), request)
         return await self._session.portable.bring(target, list(dict.fromkeys(names)), request)
 
-    async def do_verify(self, checkpoint: Spec | None = None) -> dict[str, Any]:
-        timeline = self._session.timeline
-        if checkpoint is not None:
-            return await self._session.portable.verify([timeline.resolve(checkpoint)])
-        durable = [c for c in timeline if c.has_durable_session]
-        return await self._session.portable.verify(durable)
-
     async def do_replay(
         self,
         checkpoint: Spec,
@@ -521,17 +419,6 @@ class Commands:
             return await session.replays.run(session.replays.plan(*which), None)
         finally:
             session.router.release("restore")
-
-    async def do_cells(
-        self, since: Spec | None = None, until: Spec | None = None
-    ) -> dict[str, Any]:
-        session = self._session
-        end = session.timeline.resolve(until) if until is not None else None
-        if since is not None:
-            found = session.cells.since(session.timeline.resolve(since), end)
-        else:
-            found = session.cells.from_fresh(end)
-        return {"cells": [placed.record() for placed in found]}
 
     async def do_reset(self, process: bool = False) -> dict[str, Any]:
         router = self._session.router
@@ -557,118 +444,6 @@ class Commands:
             raise BadRequest("paths must be a list of texts. Nothing was copied.")
         return await self._outside.apply(paths or [], dry_run, force)
 
-    async def do_hold(
-        self, lease: str, seconds: float, wait: float = 0.0, renew: bool = False
-    ) -> dict[str, Any]:
-        return await self._session.holding.hold(lease, seconds, wait, renew)
-
-    async def do_release(self, lease: str) -> dict[str, Any]:
-        return {"released": self._session.holding.release(lease)}
-
-    async def do_tell(self, group: str, text: str, state: dict[str, Any]) -> dict[str, Any]:
-        self._session.events.publish("group_changed", group=group, text=text, state=state)
-        self._session.router.say_next(text)
-        return {"told": True}
-
-    async def do_label(self, checkpoint: Spec, label: str | None) -> dict[str, Any]:
-        found = self._session.timeline.resolve(checkpoint)
-        return self._changed(self._session.timeline.replace(found.id, label=label).id)
-
-    async def do_comment(self, checkpoint: Spec, comment: str) -> dict[str, Any]:
-        found = self._session.timeline.resolve(checkpoint)
-        comment = comment if comment.strip() else ""
-        return self._changed(self._session.timeline.replace(found.id, comment=comment).id)
-
-    async def do_pin(self, checkpoint: Spec, pinned: bool = True) -> dict[str, Any]:
-        found = self._session.timeline.resolve(checkpoint)
-        return self._changed(self._session.timeline.replace(found.id, pinned=pinned).id)
-
-    def _changed(self, id: str) -> dict[str, Any]:
-        session = self._session
-        session.captures.save_changed(id)
-        session.durability.after_checkpoint(session.timeline[id])
-        return {"checkpoint": session.timeline.record(session.timeline[id])}
-
-    async def do_delete(self, checkpoint: Spec) -> dict[str, Any]:
-        found = self._session.timeline.resolve(checkpoint)
-        return {"deleted": await self._session.deletion.delete(found.id)}
-
-    async def do_config(self, set: dict[str, Any] | None = None) -> dict[str, Any]:
-        config = self._session.config
-        config.change(set or {})
-        return {"config": config.live_options()}
-
-    async def do_subscribe(self, events: bool = True) -> dict[str, Any]:
-        self._session.events.wanted = bool(events)
-        return {"events": bool(events)}
-
 
 def _without_dry_run(args: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in args.items() if name != "dry_run"}
-
-
-_TEXT: tuple[type, ...] = (str,)
-_NAME: tuple[type, ...] = (int, str)
-_TYPES: dict[str, tuple[type, ...]] = {
-    "checkpoint": _NAME,
-    "a": _NAME,
-    "b": (*_NAME, type(None)),
-    "history": (*_NAME, type(None)),
-    "comment": _TEXT,
-    "label": (*_TEXT, type(None)),
-    "only": (*_TEXT, type(None)),
-    "set": (dict, type(None)),
-    "paths": (list, type(None)),
-    "names": (list, type(None)),
-    "checkpoints": (list,),
-    "cells": (list,),
-    "documents": (list,),
-    "known": (list, type(None)),
-    "path": _TEXT,
-    "root": (*_TEXT, type(None)),
-    "skip": (list,),
-    "since": (*_NAME, type(None)),
-    "until": (*_NAME, type(None)),
-    "lease": (*_TEXT, type(None)),
-    "seconds": (int, float),
-    "wait": (int, float),
-    "group": _TEXT,
-    "text": _TEXT,
-    "state": (dict,),
-    **dict.fromkeys(
-        (
-            "pin",
-            "pinned",
-            "include_auto",
-            "dry_run",
-            "undo",
-            "force",
-            "events",
-            "process",
-            "each",
-            "compensate",
-            "partial",
-            "reseed",
-            "stop_on_difference",
-            "renew",
-            "keep_notebooks",
-        ),
-        (bool,),
-    ),
-}
-
-
-def check_types(args: dict[str, Any]) -> None:
-    """Raise BadRequest for an argument of the wrong type: nothing is guessed."""
-    for name, value in args.items():
-        wanted = _TYPES.get(name)
-        if wanted is None:
-            continue  # an unknown argument is refused by name
-        if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-            names = " or ".join("null" if t is type(None) else t.__name__ for t in wanted)
-            raise BadRequest(f"{name} must be {names}, not {value!r}. Nothing was done.")
-
-
-def _snapshot(checkpoint: Checkpoint | None) -> str | None:
-    capture = checkpoint.capture("filesystem", engine="workspace") if checkpoint else None
-    return capture.ref if capture is not None and capture.state == "ready" else None
