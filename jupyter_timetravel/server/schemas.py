@@ -110,8 +110,9 @@ BODIES: Final[Mapping[str, Schema]] = {
         force=_NO,
         compensate=_NO,
         partial=_NO,
+        reseed=_NO,
     ),
-    "resume": request({}, force=_NO),
+    "resume": request({}, force=_NO, reseed=_NO),
     "replay": request(
         {"checkpoint": SPEC},
         skip={"type": "array", "maxItems": _MOST, "items": SPEC, "default": []},
