@@ -57,6 +57,7 @@ class FilesOnly:
             self._blobs,
             journal_dir=store / "journal",
             document=Path(key) if key and key.endswith(".ipynb") else None,
+            mapped_files=_mapped_by_this_process,
         )
         self._store = open_store(store)
         try:
@@ -121,7 +122,7 @@ class FilesOnly:
     ) -> dict[str, Any]:
         self._check_size()
         started = time.perf_counter()
-        snapshot = self._engine.capture(dirty_files=_mapped_by_this_process())
+        snapshot = self._engine.capture()
         made = self._add("manual", snapshot, comment=comment, label=label, pinned=pin)
         took_ms = 1000 * (time.perf_counter() - started)
         return {"checkpoint": self._timeline.record(made), "pause_ms": took_ms}
@@ -171,9 +172,7 @@ class FilesOnly:
             "warnings": [f"{printable(path)}: {why}" for path, why in plan.warnings],
         }
         if not dry_run:
-            snapshot = self._engine.capture(
-                dirty_files=_mapped_by_this_process(), rules_of=plan.snapshot_id
-            )
+            snapshot = self._engine.capture(rules_of=plan.snapshot_id)
             comment = f"before the restore of #{target.number}"
             safety = self._add("safety", snapshot, comment=comment)
             done = self._engine.restore(plan, foreign=snapshot)
@@ -284,6 +283,6 @@ def _kept_aside(done: RestoreResult) -> list[dict[str, str]]:
 
 
 def _mapped_by_this_process() -> set[tuple[int, int]]:
-    from kernel_runtime.supervisor.files import writable_mappings
+    from kernel_runtime.supervisor.mappings import writable_mappings
 
     return writable_mappings("/proc/self")

@@ -111,7 +111,7 @@ class Checkpointer:
         if label is not None:
             check_label(label)
         id = new_id()
-        files = asyncio.ensure_future(session.files.capture(self._processes(), rules_of))
+        files = asyncio.ensure_future(session.files.capture(rules_of))
         ours, theirs = self._hold(process and not move)
         environment: asyncio.Future[Capture | None] | None = None
         if not move:
@@ -238,10 +238,6 @@ class Checkpointer:
             },
         )
         return frozen, capture, frozen.details.get("variables", {})
-
-    def _processes(self) -> list[str]:
-        executor = self._session.executor
-        return [self._session.sandbox.proc(executor.pid)] if executor else []
 
     def _coordinate(self, request: Request | None) -> Coordinate:
         session = self._session

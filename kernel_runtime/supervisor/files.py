@@ -7,7 +7,6 @@ import contextlib
 import glob
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +30,7 @@ from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.paths import store_directory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.document import Document
+from kernel_runtime.supervisor.mappings import writable_mappings
 from kernel_runtime.supervisor.silent import silent_mounts
 from kernel_runtime.timeline.model import Capture, Note
 
@@ -58,6 +58,8 @@ class Files:
         self._silent: list[str] = []
         self._document: Document | None = None
         self._is_imported = False
+        self.processes: Callable[[], Iterable[str]] = tuple
+        """Directories below /proc: these and their descendants may write to mapped files."""
         if not config.files:
             self.problem = "Files are not captured: Supervisor.files is off."
             return
@@ -81,6 +83,7 @@ class Files:
                     *(_pattern(path, self.roots) for path in self._silent),
                 ),
                 document=Path(cwd, document) if document else None,
+                mapped_files=self._mapped,
             )
         except (WorkspaceError, StoreError, OSError) as error:
             self.problem = f"Files are not captured: {error}"
@@ -150,10 +153,11 @@ class Files:
             if result is not None:
                 self._log.warning("A restore that was cut short was %s.", result.outcome)
 
-    async def capture(
-        self, processes: Iterable[str], rules_of: str | None = None
-    ) -> tuple[Snapshot | None, Capture | None]:
-        """Take a snapshot; processes: /proc directories whose writable mappings are looked at.
+    def _mapped(self) -> set[tuple[int, int]]:
+        return {file for proc in self.processes() for file in writable_mappings(proc)}
+
+    async def capture(self, rules_of: str | None = None) -> tuple[Snapshot | None, Capture | None]:
+        """Take a snapshot.
 
         rules_of: the snapshot that is to be restored next: what it excludes is excluded here too.
         A failure is a failed capture, not an error: the process is still held.
@@ -161,17 +165,10 @@ class Files:
         if self._engine is None:
             return None, None
         try:
-            snapshot = await self._run(self._capture, self._engine, list(processes), rules_of)
+            snapshot = await self._run(self._engine.capture, rules_of=rules_of)
         except (WorkspaceError, OSError) as error:
             return None, Capture("filesystem", "workspace", "failed", error=str(error))
         return snapshot, _as_capture(snapshot)
-
-    @staticmethod
-    def _capture(engine: WorkspaceEngine, processes: list[str], rules_of: str | None) -> Snapshot:
-        mapped: set[tuple[int, int]] = set()
-        for proc in processes:
-            mapped |= writable_mappings(proc)
-        return engine.capture(dirty_files=mapped, rules_of=rules_of)
 
     async def flush(self) -> None:
         """Wait until what was captured is on the disk; only then may the database name it."""
@@ -291,23 +288,3 @@ def _as_capture(snapshot: Snapshot) -> Capture:
 
 def _note(left: LeftOut) -> Note:
     return Note("file", printable(left.path), left.reason)
-
-
-def writable_mappings(proc: str) -> set[tuple[int, int]]:
-    """Return (device, inode) of the files that a process has mapped shared and writable.
-
-    Their bytes change without any change that stat(2) shows. proc(5), "maps".
-    """
-    found: set[tuple[int, int]] = set()
-    if not sys.platform.startswith("linux"):
-        return found
-    try:
-        with open(f"{proc}/maps", "rb") as f:
-            for line in f:
-                fields = line.split(None, 5)
-                if fields[1][1:2] == b"w" and fields[1][3:4] == b"s" and fields[4] != b"0":
-                    major, _, minor = fields[3].partition(b":")
-                    found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
-    except OSError:  # it ended meanwhile
-        pass
-    return found

@@ -110,6 +110,7 @@ class Session:
         self.events = Events(channels)
         self.router = Router(channels, self._on_start, self._on_done)
         self.files = Files(config, self.cwd, log)
+        self.files.processes = self._processes
         self.environment = Environment(config, log, python)
         self.persistence = Persistence(config, log)
         self.timeline = self.persistence.open(self.epoch, self.files.roots)
@@ -222,6 +223,10 @@ class Session:
             "The files of the workspace are being read for the first time; the cell runs as soon "
             "as they are held."
         )
+
+    def _processes(self) -> list[str]:
+        executor = self.executor
+        return [self.sandbox.proc(executor.pid)] if executor else []
 
     def take_up(self, executor: Executor) -> None:
         """Make it the one that requests go to."""

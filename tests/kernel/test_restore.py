@@ -21,6 +21,39 @@ def test_memory_and_files_go_back_together_and_undo_goes_forward(notebook):
     assert notebook.run(check).out == "[1, 2] True B True"
 
 
+def test_writes_through_a_mapping_without_a_checkpoint_in_between(notebook):
+    """stat(2) shows nothing of most of them, nor does inotify; a child process writes too."""
+    notebook.run("%timetravel config auto=off")
+    notebook.run(
+        "import mmap, os\n"
+        "def made(name):\n"
+        "    with open(name, 'wb') as f: f.write(b'0000' * 2048)\n"
+        "    with open(name, 'r+b') as f: return mmap.mmap(f.fileno(), 0)\n"
+        "m, n = made('mine'), made('theirs')\n"
+        "m[:4] = b'1111'"
+    )
+    write = "import mmap, sys; f = open('theirs', 'r+b'); m = mmap.mmap(f.fileno(), 0)\n"
+    write += "for line in sys.stdin: m[:4] = line[:4].encode(); print('ok', flush=True)"
+    notebook.run(
+        "n.close(); import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {write!r}], stdin=-1, stdout=-1)\n"
+        "def tell(text):\n"
+        "    child.stdin.write(text + b'\\n'); child.stdin.flush()\n"
+        "    assert child.stdout.readline() == b'ok\\n'\n"
+        "tell(b'1111')"
+    )
+    look = "print(*[open(name, 'rb').read(4).decode() for name in ('mine', 'theirs')])"
+    made = notebook.run("%checkpoint").out.split()[1].strip("#")
+    notebook.run("m[:4] = b'2222'; tell(b'2222')")
+    assert notebook.run(look).out == "2222 2222"
+    assert "2 files" in notebook.run(f"%restore {made}").out
+    assert notebook.run(look).out == "1111 1111"
+    for text in ("3333", "4444"):
+        notebook.run(f"m[:4] = b'{text}'")
+        assert "1 file" in notebook.run(f"%restore {made}").out
+        assert notebook.run(look).out == "1111 1111"
+
+
 def test_undo_of_undo(notebook):
     notebook.cells("x = 1", "x = 2", "%restore 1")
     assert notebook.run("x").result == "1"

@@ -165,11 +165,15 @@ def test_a_mapped_file_is_read_again_when_it_is_named(make_world: Make) -> None:
     view = mmap.mmap(fd, 4096)
     os.close(fd)
     state = os.stat(world.W / "m")
-    mapped = [(state.st_dev, state.st_ino)]
+    world.engine.mapped_files = lambda: [(state.st_dev, state.st_ino)]
     for number in range(5):
         view[0] = number
-        snapshot = world.engine.capture(dirty_files=mapped)
+        snapshot = world.engine.capture()
         assert content(world, snapshot.id, b"m")[0] == number
+    view[0] = 55
+    (change,) = world.engine.plan_restore(snapshot.id).changes
+    assert change.path == b"m"
+    assert [one.path for one in world.engine.current_changes(snapshot.id)] == [b"m"]
     view[0] = 77
     view.close()
     # The end of the mapping is noticed by itself.

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -66,7 +66,9 @@ class WorkspaceEngine:
     (bytes) are reflinked or hard-linked into the store instead of copied. document: the
     running notebook's file; set the attribute when it is renamed, and `former` to the paths that
     it had: nothing is put there. keep_documents: a restore leaves it alone, or every *.ipynb while
-    document is None.
+    document is None. mapped_files: asked at each look at the files, gives (st_dev, st_ino) of those
+    that a process of the session has mapped shared and writable: they are read again whatever their
+    stat says.
     """
 
     name = "workspace"
@@ -81,6 +83,7 @@ class WorkspaceEngine:
         copy_limit: int = 1 << 30,
         keep_documents: bool = True,
         document: Path | None = None,
+        mapped_files: Callable[[], Iterable[tuple[int, int]]] = tuple,
     ) -> None:
         """Looks at nothing yet. Raises WorkspaceUnsupported on a system other than Linux."""
         if not sys.platform.startswith("linux"):
@@ -90,6 +93,7 @@ class WorkspaceEngine:
         self.exclude = tuple(exclude)
         self.keep_documents = keep_documents
         self.document = document
+        self.mapped_files = mapped_files
         self.former: Sequence[Path] = ()
         self._lock = threading.RLock()
         self._released = 0
@@ -125,22 +129,19 @@ class WorkspaceEngine:
     def capture(
         self,
         *,
-        dirty_files: Iterable[tuple[int, int]] = (),
         label: str = "",
         rules_of: str | None = None,
     ) -> Snapshot:
         """Take a snapshot, kept until `release`. It is durable after `store.flush()`, not before.
 
-        dirty_files: (st_dev, st_ino) of files that a process of the session has mapped shared
-        and writable; they are read again whatever their stat says. rules_of: use the rules of
-        this snapshot, as a safety checkpoint before restoring it must. Raises
-        WorkspaceCaptureFailed.
+        rules_of: use the rules of this snapshot, as a safety checkpoint before restoring it must.
+        Raises WorkspaceCaptureFailed.
         """
         with self._lock, locked_roots(self.roots, exclusive=False):
             patterns = self.exclude
             if rules_of is not None:
                 patterns = read_manifest(self.store, rules_of).rules
-            snapshot = self._capturer.capture(patterns, frozenset(dirty_files), label)
+            snapshot = self._capturer.capture(patterns, frozenset(self.mapped_files()), label)
             self.store.pin(Digest(snapshot.id))
             return snapshot
 
@@ -407,7 +408,7 @@ class WorkspaceEngine:
                 made = True
         if made:  # the roots are locked already
             patterns = read_manifest(self.store, plan.snapshot_id).rules
-            self._capturer.capture(patterns, frozenset(), "")
+            self._capturer.capture(patterns, frozenset(self.mapped_files()), "")
 
     def _look(self, rules_of: str) -> Snapshot:
         """Capture the present under a snapshot's rules, to compare; nothing keeps the result.
@@ -416,7 +417,7 @@ class WorkspaceEngine:
         """
         with self._lock, locked_roots(self.roots, exclusive=False):
             patterns = read_manifest(self.store, rules_of).rules
-            return self._capturer.capture(patterns, frozenset(), "")
+            return self._capturer.capture(patterns, frozenset(self.mapped_files()), "")
 
     def _differences(self, a: str, b: str) -> list[Change]:
         before, after = read_manifest(self.store, a), read_manifest(self.store, b)
