@@ -19,6 +19,7 @@ SUMMARY = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session(parser, optional=True, newest=False)
+    parser.set_defaults(refuse_usage=parser.error)
     parser.add_argument("checkpoint", metavar="N", nargs="?", help="number, label, comment, or -1")
     add_group(parser, "bring all members of this group back to a record of it: restore --group G N")
     parser.add_argument(
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.member is not None or args.allow_partial:
         raise BadRequest("--member and --allow-partial go with --group. Nothing was done.")
     if args.notebook is None:
-        raise BadRequest("Name the NOTEBOOK, or a group with --group. Nothing was done.")
+        args.refuse_usage("name the NOTEBOOK, or a group with --group")  # exits with status 2
     if (args.checkpoint is None) != args.undo:
         raise BadRequest("Name one checkpoint N to go back to, or --undo. Nothing was done.")
     target = -1 if args.undo else spec(args.checkpoint)
