@@ -25,6 +25,9 @@ LIBRARY = ROOT / "kernel_runtime" / "native" / "libtimetravel.so"
 PATIENCE = 60.0
 """Seconds after which a message that does not come fails the test."""
 
+QUEUE_FILLS = "__import__('time').sleep(0.5)"
+"""For the start of a cell that fails: what is sent with it is there by then, and aborted."""
+
 
 @dataclass
 class Cell:

@@ -13,6 +13,8 @@ import nbformat
 import psutil
 import pytest
 
+from tests.conftest import QUEUE_FILLS
+
 CELLS = [
     'x = [1]; print("c1", x)',
     'x.append(2); print("c2", x); x',
@@ -134,7 +136,7 @@ def test_04_run_all_with_a_restore_and_an_error(notebook):
     cells = [notebook.wait(i) for i in [notebook.send(c) for c in codes]]
     assert [c.status for c in cells] == ["ok"] * 6
     assert (cells[3].out, cells[5].out) == ("n is 1", "n is 11")
-    ids = [notebook.send(c) for c in ["1/0", "%restore 1", "print('not run')"]]
+    ids = [notebook.send(c) for c in [f"{QUEUE_FILLS}; 1/0", "%restore 1", "print('not run')"]]
     assert [notebook.wait(i).status for i in ids] == ["error", "aborted", "aborted"]
     assert notebook.run("print('alive', n)").out == "alive 11"
     ids = [notebook.send("1/0", stop_on_error=False)]

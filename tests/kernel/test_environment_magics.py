@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_timetravel import AsyncClient, Client
+from tests.conftest import QUEUE_FILLS
 
 
 @pytest.fixture
@@ -325,8 +326,8 @@ def test_a_transaction_that_succeeds_is_kept(notebook):
 
 def test_a_transaction_that_fails_is_taken_back(notebook):
     notebook.run("x = 1")
-    waiting = [notebook.send(code) for code in ("%%transaction try\nx = 2\nopen('w', 'w')\nboom",
-                                                "x = 5")]  # fmt: skip
+    transaction = f"%%transaction try\n{QUEUE_FILLS}; x = 2\nopen('w', 'w')\nboom"
+    waiting = [notebook.send(code) for code in (transaction, "x = 5")]
     failed, aborted = map(notebook.wait, waiting)
     assert failed.reply["ename"] == "NameError" and failed.reply["traceback"]
     assert len(failed.of_type("error")) == 1

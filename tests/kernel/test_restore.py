@@ -9,6 +9,8 @@ import time
 import psutil
 import pytest
 
+from tests.conftest import QUEUE_FILLS
+
 
 def test_memory_and_files_go_back_together_and_undo_goes_forward(notebook):
     notebook.run("x = [1]\nopen('a', 'w').write('A')")
@@ -177,7 +179,10 @@ def test_delete_pin_label_and_timeline(notebook):
 def test_the_executor_dies_and_the_session_goes_on(notebook, fatal, how):
     notebook.run("x = 41")
     notebook.run("x += 1; open('kept', 'w').write('1')")
-    queued = [notebook.send(f"open('lost', 'w').write('half'); x = 0\n{fatal}"), notebook.send("x")]
+    queued = [
+        notebook.send(f"{QUEUE_FILLS}; open('lost', 'w').write('half'); x = 0\n{fatal}"),
+        notebook.send("x"),
+    ]
     cell = notebook.wait(queued[0])
     assert cell.error.startswith("ExecutorDied") and how in cell.error
     assert "#2" in cell.error

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from tests.conftest import QUEUE_FILLS
+
 Start = Callable[..., object]
 
 
@@ -73,7 +75,7 @@ def test_rich_display_pandas_and_matplotlib(notebook):
 
 
 def test_errors_have_a_traceback_and_abort_the_queue(notebook):
-    ids = [notebook.send(c) for c in ("1/0", "print('not run')")]
+    ids = [notebook.send(c) for c in (f"{QUEUE_FILLS}; 1/0", "print('not run')")]
     failed, aborted = (notebook.wait(i) for i in ids)
     assert failed.error == "ZeroDivisionError: division by zero"
     assert any("ZeroDivisionError" in line for line in failed.reply["traceback"])
