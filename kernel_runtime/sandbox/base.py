@@ -151,6 +151,9 @@ class InitClient:
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         if "re" in message:
+            # a new process: what ended under its id so far was another. Here, since its own end may
+            # have been read by the time that whoever spawned it goes on
+            self._exits.pop(message.get("pid", 0), None)
             future = self._answers.pop(message["re"], None)
             if future and not future.done():
                 future.set_result(message)
@@ -227,7 +230,6 @@ class InitClient:
             nice=nice,
         )
         pid: int = answer["pid"]
-        self._exits.pop(pid, None)
         return pid
 
     async def kill_all_but(self, keep: Sequence[int]) -> None:

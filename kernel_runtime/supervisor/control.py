@@ -36,6 +36,7 @@ class Control:
         msg_type: str = message["header"]["msg_type"]
         if msg_type == "timetravel_request":
             # progress is told by events: a busy kernel would look as if a cell ran
+            await self._session.started.wait()  # it is known by then who answers, and of what
             await self._session.commands.on_control(identities, message, json.loads(frames[3]))
             return
         handler = getattr(self, msg_type.removesuffix("_request"), None)

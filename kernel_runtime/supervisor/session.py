@@ -97,6 +97,8 @@ class Session:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
         self._closed = asyncio.Event()
+        self.started = asyncio.Event()
+        """What there is to answer commands is there."""
         self.kernel_info: dict[str, Any] = {}
         self.limits: list[str] = []
         self.on_fatal: Callable[[], None] = lambda: None
@@ -157,6 +159,12 @@ class Session:
         Where a cell has broken what the executor needs, or the environment must be covered and
         cannot be, the kernel comes up without one and its cells say so.
         """
+        try:
+            await self._start()
+        finally:
+            self.started.set()
+
+    async def _start(self) -> None:
         try:
             await self.sandbox_set_up.start()
         except EnvironmentRefused as error:

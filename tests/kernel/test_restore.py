@@ -56,6 +56,14 @@ def test_writes_through_a_mapping_without_a_checkpoint_in_between(notebook):
         assert notebook.run(look).out == "1111 1111"
 
 
+def test_a_command_while_the_kernel_starts(notebook):
+    notebook.run("x = 1")
+    for command in ("status", "checkpoint", "list"):
+        notebook.manager.restart_kernel(now=True)
+        assert notebook.command(command)  # it waits until there is something to answer
+        notebook.client.wait_for_ready(timeout=60)
+
+
 def test_undo_of_undo(notebook):
     notebook.cells("x = 1", "x = 2", "%restore 1")
     assert notebook.run("x").result == "1"
