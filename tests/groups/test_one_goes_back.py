@@ -209,3 +209,24 @@ def test_a_secret_in_what_is_noted_of_a_group(
     tt(*words, "--yes")
     assert tt("list", "--group", "g")["records"][-1]["comment"] == "with [redacted] in it"
     assert found_in(tmp_path / "store", secret.encode()) == []
+
+
+def test_a_notebook_whose_name_is_none_for_a_member(
+    on: Callable[..., Notebook], tt: Callable[..., Any], folder: Path
+) -> None:
+    ran(on("Untitled (1)"), "x = 1")
+    book = folder / "Untitled (1).ipynb"
+    told = tt("group", "create", "g", book, status=1)
+    assert "'Untitled (1)' cannot be the name of a member" in told
+    assert "NAME=NOTEBOOK" in told
+    assert tt("group", "create", "g", f"one={book}")["members"][0]["name"] == "one"
+
+
+def test_the_directory_that_another_one_made_stays(
+    pair: Any, tt: Callable[..., Any], folder: Path
+) -> None:
+    a, b = pair
+    ran(a, "os.mkdir('results')")
+    ran(b, "open('results/b.csv', 'w').write('b')")
+    tt("restore", "--group", "g", "G1", "--member", "B")
+    assert list((folder / "results").iterdir()) == []
