@@ -166,7 +166,7 @@ class FilesOnly:
             "safety": None,
             "dry_run": dry_run,
             "variables": _no_variables(),
-            "files": [self._change(change) for change in plan.changes],
+            "files": [self._change(change) for change in plan.done],
             "kept_aside": [],
             "threads": {"brought_back": 0, "ids_kept": True},
             "warnings": [f"{printable(path)}: {why}" for path, why in plan.warnings],

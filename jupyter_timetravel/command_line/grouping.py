@@ -14,7 +14,7 @@ from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.tables import age_text, table
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.database import Store
-from kernel_runtime.timeline.groups import Group, GroupRecord, check_name
+from kernel_runtime.timeline.groups import Group, GroupRecord, check_name, without
 from kernel_runtime.timeline.text import plural
 
 SUMMARY = "sessions that are captured and restored together: make such groups, change, list, show"
@@ -104,9 +104,7 @@ def _changed(args: argparse.Namespace, store: Store) -> Group:
                 more = members_of(store, args.members, group)
                 await found.put(replace(group, members=(*group.members, *more)))
             else:
-                gone = {group.member(name).name for name in args.members}
-                kept = tuple(one for one in group.members if one.name not in gone)
-                await found.put(replace(group, members=kept))
+                await found.put(without(group, args.members))
             return found.group
 
     return asyncio.run(change())

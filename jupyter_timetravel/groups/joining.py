@@ -10,6 +10,7 @@ from typing import Final
 from jupyter_timetravel.access import choosing
 from jupyter_timetravel.access.errors import NoSuchKernel
 from jupyter_timetravel.access.running import RunningKernel
+from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.database import Store
 from kernel_runtime.timeline.groups import Group, GroupRefused, Member, check_name
 from kernel_runtime.timeline.text import one_line
@@ -39,7 +40,7 @@ def members_of(store: Store, texts: Sequence[str], group: Group | None = None) -
                 f"The checkpoints of {kernel.title} are not in the store {store.directory}. "
                 "Nothing was done; members of a group share one store."
             )
-        member = _member(kernel, check_name(name or _default(kernel), "member"))
+        member = _member(kernel, check_name(name, "member") if named else _default(kernel))
         for other in (*taken, *found):
             if other.name == member.name or other.timeline == member.timeline:
                 raise GroupRefused(
@@ -51,7 +52,13 @@ def members_of(store: Store, texts: Sequence[str], group: Group | None = None) -
 
 
 def _default(kernel: RunningKernel) -> str:
-    return Path(kernel.notebook).stem if kernel.notebook else kernel.id[:8]
+    """Raises BadRequest where its notebook's name is none for a member."""
+    if not kernel.notebook:
+        return kernel.id[:8]
+    try:
+        return check_name(Path(kernel.notebook).stem, "member")
+    except BadRequest as error:
+        raise BadRequest(f"{error} NAME=NOTEBOOK gives it another one.") from None
 
 
 def _member(kernel: RunningKernel, name: str) -> Member:

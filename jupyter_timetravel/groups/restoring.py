@@ -98,7 +98,14 @@ def _check(group: Opened, target: GroupRecord, allow_partial: bool) -> None:
             + "; ".join(f"{one} ({why})" for one, why in target.missing.items())
             + ". Nothing was changed; --allow-partial restores those that it holds."
         )
+    known = {one.name for one in group.group.members}
     for name, kept in target.members.items():
+        if name not in known:
+            raise GroupRefused(
+                f"{name} is no member any more, and {target.title} holds it. Nothing was changed; "
+                "`jupyter timetravel group add` makes it one again, --member restores the others "
+                "one by one."
+            )
         if group.group.member(name).timeline != kept.timeline:
             raise GroupRefused(
                 f"{name} is another session by now than the one that {target.title} holds. Nothing "
@@ -234,10 +241,14 @@ def _told(
     dry_run: bool = False,
 ) -> dict[str, Any]:
     name = group.group.name
+    stay = [one.name for one in group.group.members if one.name not in target.members]
+    who = ", ".join(members) if stay else "all"
     lines = [
-        f"group {name}: all {'would go' if dry_run else 'went'} back to {target.title}"
+        f"group {name}: {who} {'would go' if dry_run else 'went'} back to {target.title}"
         + (f" (before: {safety.title})" if safety is not None and safety.id != target.id else "")
     ]
+    if stay:
+        lines.append(f"as they are: {', '.join(stay)}; {target.title} does not hold them")
     lines += [f"--- {one}\n{result['text']}" for one, result in members.items()]
     return {
         "group": name,

@@ -112,12 +112,7 @@ def _differences(
 ) -> dict[str, Any]:
     result: dict[str, Any] = {"files": [], "environment": [], "packages": []}
     if engine is not None and plan is not None:
-        kept = {(one.root, one.path) for one in plan.kept}
-        result["files"] = [
-            as_json(change, str(engine.roots[change.root]))
-            for change in plan.changes
-            if (change.root, change.path) not in kept
-        ]
+        result["files"] = [as_json(change, str(engine.roots[change.root])) for change in plan.done]
     if environment is not None and overlay is not None:
         gone = environment.missing(
             overlay.details.get("stacks", {}), str(overlay.details.get("root_layer", ""))

@@ -67,12 +67,16 @@ def _size(text: str) -> int:
     return int(found[1]) * _SIZES[found[2]]
 
 
+_LONGEST: Final = timedelta(days=36525)
+"""Nothing is older; a date before the year 1 cannot be told."""
+
+
 def duration(text: str) -> timedelta:
     """An age as people write it. Raises BadRequest."""
     found = re.fullmatch(r"([0-9]{1,6})([mhdw])", text)
     if found is None:
         raise BadRequest(f"{text!r} is no age: write 90m, 12h, 30d or 8w. Nothing was done.")
-    return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+    return min(_LONGEST, timedelta(seconds=int(found[1]) * _UNITS[found[2]]))
 
 
 @dataclass

@@ -53,6 +53,9 @@ class Snapshots:
                     links.setdefault(entry.link, []).append(at)
                 if _is_meant(path, entry, wanted) or self._holds(path, entry):
                     found.add(at)
+        found |= {
+            (one.root, one.path) for one in manifest.left_out if self.needle.is_in([one.path])
+        }
         for names in links.values():
             if not found.isdisjoint(names):
                 found.update(names)
@@ -94,8 +97,11 @@ def _is_meant(path: bytes, entry: Entry, wanted: set[bytes]) -> bool:
     )
 
 
-def rewrite(store: BlobStore, ref: str, paths: Iterable[At]) -> str:
-    """Store the snapshot without these paths, pinned; return its name. Raises as ``look``."""
+def rewrite(store: BlobStore, ref: str, paths: Iterable[At], needle: Needle) -> str:
+    """Store the snapshot without these paths, pinned; return its name. Raises as ``look``.
+
+    A path that has the text in its own name is not noted: the note would be where it is.
+    """
     manifest = read_manifest(store, ref)
     reader = Reader.of(store)
     gone: dict[int, set[bytes]] = {}
@@ -112,7 +118,7 @@ def rewrite(store: BlobStore, ref: str, paths: Iterable[At]) -> str:
         tree = _without(store, reader, root.tree, b"", gone[number])
         roots.append((top, replace(root, tree=tree)))
     known = {(one.root, one.path) for one in manifest.left_out}
-    left_out = [
+    noted = [
         *manifest.left_out,
         *(
             LeftOut(number, path, REASON, True)
@@ -121,6 +127,7 @@ def rewrite(store: BlobStore, ref: str, paths: Iterable[At]) -> str:
             if (number, path) not in known
         ),
     ]
+    left_out = [one for one in noted if not needle.is_in([one.path])]
     made = put_manifest(store, _lessened(manifest, roots, left_out, dropped))
     store.pin(Digest(made))
     return made

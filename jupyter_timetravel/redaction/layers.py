@@ -7,6 +7,7 @@ machine itself has under that name shows in its place. No kernel may have the la
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -18,15 +19,21 @@ from jupyter_timetravel.redaction.needle import Needle
 from kernel_runtime.timeline import Checkpoint
 
 _PIECE = 1 << 20
+_OVERLAY = ("user.overlay.", "trusted.overlay.")
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A file of a layer that has to go. shown: what its path is in the session, as far as known."""
+    """A file of a layer that has to go, or a directory, once it is empty.
+
+    shown: what its path is in the session, as far as known. attribute: it stays, without that
+    extended attribute.
+    """
 
     layer: str
     path: bytes
     shown: str
+    attribute: str = ""
 
 
 def look(
@@ -47,12 +54,20 @@ def look(
             for root in where
             if root and Path(file).is_relative_to(root)
         }
-        for path in _files(top):
+        for path, is_directory in _entries(top):
             relative = path[len(top) + 1 :]
             meant = any(relative == one or relative.startswith(one + b"/") for one in wanted)
-            if meant or _holds(path, relative, needle, unread):
-                shown = os.path.join(min(where), os.fsdecode(relative))
+            shown = os.path.join(min(where), os.fsdecode(relative))
+            if is_directory:
+                goes = needle.is_in([relative])
+            else:
+                goes = meant or _holds(path, relative, needle, unread)
+            if goes:
                 found.append(Hit(layer, relative, shown))
+            else:
+                found += [
+                    Hit(layer, relative, shown, name) for name in _attributes(path, needle, unread)
+                ]
     return found
 
 
@@ -60,11 +75,18 @@ def remove(environment: StoredEnvironment, hits: Iterable[Hit]) -> None:
     """Delete them. Raises OSError; what was deleted until then is gone, doing it again goes on."""
     for hit in hits:
         path = os.fsencode(environment.directory.files(hit.layer)) + b"/" + hit.path
+        if hit.attribute:
+            with contextlib.suppress(FileNotFoundError), _writable(path, os.lstat(path)):
+                _remove_attribute(path, hit.attribute)
+            continue
         parent = os.path.dirname(path)
         before = os.lstat(parent)
         with _writable(parent, before):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+                if os.path.isdir(path) and not os.path.islink(path):
+                    os.rmdir(path)
+                else:
+                    os.unlink(path)
             fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
@@ -74,17 +96,17 @@ def remove(environment: StoredEnvironment, hits: Iterable[Hit]) -> None:
 
 
 @contextlib.contextmanager
-def _writable(directory: bytes, found: os.stat_result) -> Iterator[None]:
-    """A layer's directory may be one that its owner has closed."""
+def _writable(path: bytes, found: os.stat_result) -> Iterator[None]:
+    """A layer's directory, or a file in it, may be one that its owner has closed."""
     mode = stat.S_IMODE(found.st_mode)
-    if mode & 0o700 == 0o700:
+    if mode & 0o700 == 0o700 or stat.S_ISLNK(found.st_mode):
         yield
         return
-    os.chmod(directory, mode | 0o700)
+    os.chmod(path, mode | 0o700)
     try:
         yield
     finally:
-        os.chmod(directory, mode)
+        os.chmod(path, mode)
 
 
 def _roots(
@@ -106,21 +128,26 @@ def _roots(
     return found
 
 
-def _files(top: bytes) -> Iterator[bytes]:
-    """Whatever is not a directory, directories that are closed included."""
+def _entries(top: bytes) -> Iterator[tuple[bytes, bool]]:
+    """All paths below, what is in a directory before itself, and whether they are directories."""
     todo = [top]
+    directories = []
     while todo:
         here = todo.pop()
         try:
             mode = os.lstat(here)
         except FileNotFoundError:
             continue
+        if here != top:
+            directories.append(here)
         with _readable(here, mode), os.scandir(here) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     todo.append(entry.path)
                 else:
-                    yield entry.path
+                    yield entry.path, False
+    for path in reversed(directories):
+        yield path, True
 
 
 @contextlib.contextmanager
@@ -135,6 +162,35 @@ def _readable(path: bytes, found: os.stat_result) -> Iterator[None]:
         yield
     finally:
         os.chmod(path, mode)
+
+
+def _attributes(path: bytes, needle: Needle, unread: dict[str, str]) -> list[str]:
+    """Its extended attributes that hold a text; those of overlayfs are its own."""
+    if not needle.patterns:
+        return []
+    try:
+        with _readable(path, os.lstat(path)):
+            return [
+                name
+                for name in os.listxattr(path, follow_symlinks=False)
+                if not name.startswith(_OVERLAY)
+                and needle.is_in(
+                    [os.fsencode(name), b"\n", os.getxattr(path, name, follow_symlinks=False)]
+                )
+            ]
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.ENOENT):
+            unread[os.fsdecode(path)] = error.strerror or str(error)
+        return []
+
+
+def _remove_attribute(path: bytes, name: str) -> None:
+    """Raises OSError. One that is gone already is none to remove."""
+    try:
+        os.removexattr(path, name, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            raise
 
 
 def _holds(path: bytes, relative: bytes, needle: Needle, unread: dict[str, str]) -> bool:

@@ -117,7 +117,8 @@ def _capture(
             if ref not in plan.snapshots:
                 plan.snapshots[ref] = snapshots.look(ref, _tops_now(stores, plan, ref))
             for _, path in sorted(plan.snapshots[ref]):
-                _at(plan.where, f"file {printable(path)}", checkpoint.number)
+                shown = needle.cleaned(printable(path))
+                _at(plan.where, f"file {shown}", checkpoint.number)
     except (StoreError, WorkspaceError, TreeDamaged, OSError) as error:
         plan.unread[f"#{checkpoint.number}, {capture.kind}"] = str(error).partition(". ")[0]
 
@@ -157,7 +158,9 @@ def _environment(plan: Plan, needle: Needle) -> None:
             if (capture := overlay_of(one)) is not None
             and hit.layer in _layers_of(plan.environment, capture)
         ]
-        plan.where.setdefault(f"file {printable(os.fsencode(hit.shown))}", []).extend(holders)
+        what = "file" if not hit.attribute else f"attribute {hit.attribute} of"
+        shown = needle.cleaned(f"{what} {printable(os.fsencode(hit.shown))}")
+        plan.where.setdefault(shown, []).extend(holders)
 
 
 def _layers_of(environment: StoredEnvironment, capture: Capture) -> set[str]:

@@ -8,17 +8,21 @@ value or a file is not recognised: nothing is unpacked but what the store itself
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kernel_runtime.errors import BadRequest
 
 REDACTED: Final = "[redacted]"
+_ID: Final = re.compile(r"[0-9a-f]{8,}", re.ASCII)
+"""Names of layers, checkpoints and content: a number may stand in one by chance."""
 SHORTEST: Final = 6
 """Characters of a text that can be looked for: a shorter one is in everything."""
 _PART: Final = 5
 """Characters of its beginning by which a text is recognised where something was cut off."""
+_Clean = Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -65,33 +69,71 @@ class Needle:
             end is not None for end in self._cut(text)
         )
 
-    def cleaned(self, text: str) -> str:
-        """The text with what is looked for replaced."""
+    def cleaned(self, text: str, *, is_cut: bool = False) -> str:
+        """The text with what is looked for replaced.
+
+        is_cut: it went on, and no ellipsis says so.
+        """
         for word in self.texts:
             for form in dict.fromkeys((word, *_quoted(word))):
                 text = text.replace(form, REDACTED)
-        for end in self._cut(text):
+        for end in self._cut(text, is_cut):
             if end is not None:
                 return text[:end] + REDACTED
         return text
 
+    def cleaned_line(self, line: str) -> str:
+        """The first line of something, cleaned; the first line of a longer text at its end too."""
+        line = self.cleaned(line)
+        for word in self.texts:
+            first, is_broken, _ = word.partition("\n")
+            first = first.rstrip()
+            if is_broken and len(first) >= _PART and line.endswith(first):
+                return line[: -len(first)] + REDACTED
+        return line
+
     def cleaned_all(self, value: Any) -> Any:
         """JSON, or what pickles of plain values hold, with all texts in it cleaned."""
+        return self._cleaned(value, self._cleaned_text, self._cleaned_text)
+
+    def cleaned_fields(self, value: Any) -> Any:
+        """JSON of our own, with all texts in it cleaned but names of fields and of content.
+
+        A secret may be a word that is the name of a field, or digits that stand in a digest.
+        """
+        return self._cleaned(value, lambda key: key, self._cleaned_field)
+
+    def _cleaned(self, value: Any, key: _Clean, text: _Clean) -> Any:
         if isinstance(value, str):
-            return self.cleaned(value) if self.is_told(value) else value
+            return text(value)
         if isinstance(value, dict):
-            return {self.cleaned_all(k): self.cleaned_all(v) for k, v in value.items()}
+            return {
+                key(k) if isinstance(k, str) else self._cleaned(k, key, text): self._cleaned(
+                    v, key, text
+                )
+                for k, v in value.items()
+            }
         if isinstance(value, (list, tuple)):
-            found = [self.cleaned_all(one) for one in value]
+            found = [self._cleaned(one, key, text) for one in value]
             return found if isinstance(value, list) else tuple(found)
         return value
 
-    def _cut(self, text: str) -> Iterator[int | None]:
-        """Where each text begins that runs into an ellipsis at the end."""
+    def _cleaned_text(self, text: str) -> str:
+        return self.cleaned(text) if self.is_told(text) else text
+
+    def _cleaned_field(self, text: str) -> str:
+        is_id = _ID.fullmatch(text) and text not in self.texts
+        return text if is_id else self._cleaned_text(text)
+
+    def _cut(self, text: str, is_cut: bool = False) -> Iterator[int | None]:
+        """Where each text begins that runs into an ellipsis, or a cut, at the end."""
         shown = text.rstrip("'\")]}> ")
-        if not shown.endswith(("…", "...")):
+        if shown.endswith(("…", "...")):
+            shown = shown.rstrip("….").rstrip("'\"")
+        elif is_cut:
+            shown = text
+        else:
             return
-        shown = shown.rstrip("….").rstrip("'\"")
         for word in self.texts:
             yield next(
                 (

@@ -11,7 +11,7 @@ from typing import Any
 from jupyter_timetravel.redaction.needle import REDACTED, Needle
 from kernel_runtime.store.documents import DocumentStore
 from kernel_runtime.timeline import Capture, Checkpoint
-from kernel_runtime.timeline.cells import pack, unpack
+from kernel_runtime.timeline.cells import RESULT_LENGTH, Cell
 from kernel_runtime.timeline.model import Note
 
 
@@ -21,7 +21,7 @@ def cleaned(checkpoint: Checkpoint, needle: Needle, lost: Collection[str]) -> Ch
         checkpoint,
         comment=needle.cleaned(checkpoint.comment),
         label=None if checkpoint.label is None else needle.cleaned(checkpoint.label),
-        code=needle.cleaned(checkpoint.code),
+        code=needle.cleaned_line(checkpoint.code),
         variables={
             name: summary
             for name, summary in checkpoint.variables.items()
@@ -29,10 +29,7 @@ def cleaned(checkpoint: Checkpoint, needle: Needle, lost: Collection[str]) -> Ch
             and name not in needle.variables
             and needle.cleaned_all([name, dict(summary)]) == [name, dict(summary)]
         },
-        cells=tuple(
-            unpack(needle.cleaned_all(pack(cell)), needle.cleaned(cell.source))
-            for cell in checkpoint.cells
-        ),
+        cells=tuple(_cleaned_cell(cell, needle) for cell in checkpoint.cells),
         captures=tuple(_noted(capture, needle) for capture in checkpoint.captures),
     )
     # as it was, where nothing differs: summaries are read from the store when they are asked for
@@ -42,13 +39,29 @@ def cleaned(checkpoint: Checkpoint, needle: Needle, lost: Collection[str]) -> Ch
     )
 
 
+def _cleaned_cell(cell: Cell, needle: Needle) -> Cell:
+    result = cell.result
+    if result is not None:
+        result = needle.cleaned(result, is_cut=len(result) >= RESULT_LENGTH)
+    return replace(
+        cell,
+        source=needle.cleaned(cell.source),
+        ename=None if cell.ename is None else needle.cleaned(cell.ename),
+        result=result,
+        effects=tuple(replace(one, subject=needle.cleaned(one.subject)) for one in cell.effects),
+        compensations=tuple(
+            replace(one, text=needle.cleaned(one.text)) for one in cell.compensations
+        ),
+    )
+
+
 def _noted(capture: Capture, needle: Needle) -> Capture:
     notes = tuple(
-        Note(*needle.cleaned_all([note.kind, note.subject, note.detail]))
+        Note(note.kind, needle.cleaned(note.subject), needle.cleaned(note.detail))
         for note in capture.not_captured
     )
     error = None if capture.error is None else needle.cleaned(capture.error)
-    details = needle.cleaned_all(dict(capture.details))
+    details = needle.cleaned_fields(dict(capture.details))
     return replace(capture, not_captured=notes, error=error, details=details)
 
 
@@ -91,7 +104,7 @@ def rewrite(store: DocumentStore, ref: str, needle: Needle) -> str:
 def _cell(store: DocumentStore, digest: str, needle: Needle) -> str:
     if not needle.is_in([store.get(digest)]):
         return digest
-    cell: dict[str, Any] = needle.cleaned_all(store.cell(digest))
+    cell: dict[str, Any] = needle.cleaned_fields(store.cell(digest))
     if needle.is_in([json.dumps(cell, ensure_ascii=False).encode("utf-8", "replace")]):
         # in a place where no text is to be replaced
         kept: dict[str, Any] = {key: cell[key] for key in ("id", "cell_type") if key in cell}

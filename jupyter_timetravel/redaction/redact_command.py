@@ -18,7 +18,7 @@ from jupyter_timetravel.command_line.output import FAILED, OK, confirm, tell
 from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.stored import Session, SessionInUse
-from jupyter_timetravel.redaction import looking, redacting
+from jupyter_timetravel.redaction import groups, looking, redacting
 from jupyter_timetravel.redaction.looking import Plan, Stores
 from jupyter_timetravel.redaction.needle import Needle
 from kernel_runtime.engines.charges import room_of
@@ -70,22 +70,25 @@ def run(args: argparse.Namespace) -> int:
         stores = Stores(store.directory)
         if args.dry_run:
             plans = [looking.look(stores, stored.look(store, info), needle) for info in infos]
-            return _tell(args, plans, _elsewhere(store, stores, infos, needle), 0, [])
+            noted = groups.look(store, {info.id for info in infos}, needle)
+            return _tell(args, plans, noted, _elsewhere(store, stores, infos, needle), 0, [])
         taken, left = _taken(store, infos, stores, needle, named=bool(args.notebook))
         plans = [looking.look(stores, session, needle) for session in taken]
         todo = [plan for plan in plans if not plan.is_empty]
-        if todo:
-            confirm(args, "\n".join(_lines(todo)), "Nothing brings this back.")
+        noted = groups.look(store, {one.info.id for one in taken}, needle)
+        if todo or noted:
+            confirm(args, "\n".join(_lines(todo, noted)), "Nothing brings this back.")
         before = room_of([store.directory])
         for plan in todo:
             redacting.redact(stores, plan, needle)
+        store.groups.rewrite(record for one in noted for record in one.records)
         # also where nothing was found: what held it may be unnamed, from a run that was cut short
         left += redacting.sweep(store, stores, {one.info.id for one in taken})
         for plan in todo:
             left += redacting.still_there(store, stores, plan)
         left += _elsewhere(store, stores, infos, needle)
         freed = max(0, before - room_of([store.directory]))
-        return _tell(args, plans, left, freed, [plan.session.info for plan in todo])
+        return _tell(args, plans, noted, left, freed, [plan.session.info for plan in todo])
 
 
 def _needle(args: argparse.Namespace) -> Needle:
@@ -101,6 +104,8 @@ def _needle(args: argparse.Namespace) -> Needle:
             "Say what is to be taken out: --variable NAME, --file PATH, --text, or --text-from "
             "FILE. Nothing was done."
         )
+    if not all((*args.variable, *args.file)):
+        raise BadRequest("A --variable or --file has no name. Nothing was done.")
     paths = tuple(os.path.abspath(path) for path in args.file)
     return Needle(frozenset(args.variable), paths, tuple(texts))
 
@@ -162,14 +167,15 @@ def _elsewhere(
 def _tell(
     args: argparse.Namespace,
     plans: list[Plan],
+    noted: list[groups.Found],
     left: list[str],
     freed: int,
     done: list[TimelineInfo],
 ) -> int:
     found = [plan for plan in plans if not plan.is_empty]
     doubtful = any(plan.unread for plan in plans)
-    lines = _lines(plans)
-    if not found:
+    lines = _lines(plans, noted)
+    if not (found or noted):
         lines.append("found in no checkpoint")
     elif args.dry_run:
         lines.append("nothing was changed")
@@ -183,6 +189,10 @@ def _tell(
     result: dict[str, Any] = {
         "dry_run": args.dry_run,
         "sessions": [looking.as_json(plan) for plan in found],
+        "groups": [
+            {"group": one.group.name, "records": [record.title for record in one.records]}
+            for one in noted
+        ],
         "freed_bytes": freed,
         "not_done": left,
         "not_reached": list(NOT_REACHED),
@@ -192,8 +202,11 @@ def _tell(
     return OK if args.dry_run or not (left or doubtful) else FAILED
 
 
-def _lines(plans: Iterable[Plan]) -> list[str]:
-    lines = []
+def _lines(plans: Iterable[Plan], noted: Iterable[groups.Found]) -> list[str]:
+    lines = [
+        f"group {one.group.name}: what is noted of {', '.join(r.title for r in one.records)}"
+        for one in noted
+    ]
     for plan in plans:
         if plan.is_empty and not plan.unread:
             continue

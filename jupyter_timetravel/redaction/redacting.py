@@ -131,10 +131,11 @@ def _capture(
         capture = overlay_of(checkpoint)
         held = plan.environment.stacks_of(capture) if capture is not None else {}
         mine = {layer for stack in held.values() for layer in stack}
-        shown = sorted({hit.shown for hit in plan.hits if hit.layer in mine})
+        gone = (hit for hit in plan.hits if not hit.attribute)
+        shown = sorted({hit.shown for hit in gone if hit.layer in mine})
         notes = [Note("file", needle.cleaned(path), files.REASON) for path in shown]
     elif before.kind == "filesystem" and (paths := plan.snapshots.get(ref)):
-        ref = files.rewrite(stores.files, ref, paths)
+        ref = files.rewrite(stores.files, ref, paths, needle)
         notes = [
             Note("file", needle.cleaned(printable(path)), files.REASON) for _, path in sorted(paths)
         ]

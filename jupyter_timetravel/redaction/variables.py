@@ -68,7 +68,7 @@ def look(store: NamespaceStore, manifest: Mapping[str, Any], needle: Needle) -> 
             found.lost[name] = REASON if holds or name in named else shared
     _dependents(manifest, found)
     rest = {key: value for key, value in manifest.items() if key != "units"}
-    if needle.texts and needle.cleaned_all(rest) != rest:
+    if needle.texts and needle.cleaned_fields(rest) != rest:
         found.told.append("what was noted of it")
     imports = manifest.get("state", {}).get("imports", [])
     found.lost |= {entry[0]: REASON for entry in imports if entry[0] in needle.variables}
@@ -91,7 +91,7 @@ def rewrite(
     emptied = {name for unit in units if unit["id"] in found.gone for name in unit["names"]}
     made = without({**manifest, "units": units}, [(name, "") for name in emptied])
     lost = [*manifest["lost"], *([name, why] for name, why in found.lost.items())]
-    rest = needle.cleaned_all({k: v for k, v in made.items() if k != "units"} | {"lost": lost})
+    rest = needle.cleaned_fields({k: v for k, v in made.items() if k != "units"} | {"lost": lost})
     if "state" in rest:
         imports = [one for one in rest["state"].get("imports", []) if one[0] not in found.lost]
         rest["state"] = {**rest["state"], "imports": imports}
@@ -158,7 +158,7 @@ def _rewritten(
     kept, lost, told = [], {}, []
     for name, value in values:
         if unit["kind"] not in _OF_VARIABLES:
-            clean = needle.cleaned_all(value)
+            clean = (needle.cleaned_fields if _is_ours(name) else needle.cleaned_all)(value)
             if clean != value:
                 told.append(in_words(name))
             kept.append((name, clean))
@@ -172,6 +172,11 @@ def _rewritten(
     found.lost |= lost
     found.told += told
     return made
+
+
+def _is_ours(name: str) -> bool:
+    """Whether names of fields in it are those of this program: without them it cannot be loaded."""
+    return name.startswith("settings:") and name != "settings:environment"
 
 
 def in_words(name: str) -> str:

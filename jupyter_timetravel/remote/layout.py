@@ -46,6 +46,7 @@ PIECE: Final = 4 << 20
 _PURPOSE: Final = "remote ref 1"
 _HEAD: Final = b"timetravel ref 1 "
 _REF: Final = re.compile(r"refs/([0-9a-f]{32})/([0-9a-f]{16})", re.ASCII)
+_OBJECT: Final = re.compile(r"objects/([0-9a-f]{2})/\1[0-9a-f]{62}(?:[0-9a-f]{32})?", re.ASCII)
 _SEALED: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LARGEST_REF: Final = 1 << 20
@@ -118,6 +119,11 @@ def sealed_with(data: bytes) -> str | None:
     if not head.startswith(_HEAD) or not (text == "-" or _SEALED.fullmatch(text)):
         raise BadObject("it is no ref of this version")
     return None if text == "-" else text
+
+
+def is_object(name: str) -> bool:
+    """Whether it can be one of ours. What else lies there belongs to somebody else."""
+    return _OBJECT.fullmatch(name) is not None
 
 
 def new_ref_name(timeline: str) -> str:

@@ -112,7 +112,11 @@ def _unneeded(bucket: Bucket, seals: Collection[Seal], before: datetime) -> tupl
             mend = "Push that timeline again, or `remote delete` it."
             raise RemotePruneRefused(bucket.shown, str(error), mend) from error
         needed |= {coder.name(digest) for digest in (*found.objects, ref.list)}
-    spare = [one for one in bucket.list(layout.OBJECTS) if one.name not in needed]
+    spare = [
+        one
+        for one in bucket.list(layout.OBJECTS)
+        if one.name not in needed and layout.is_object(one.name)
+    ]
     old = [one for one in spare if one.modified < before]
     return old, len(spare) - len(old)
 

@@ -107,6 +107,33 @@ static int describe_object(struct tt_state *state, struct tt_map *map, const str
   return tt_object_copy_mapped(state, o, map);
 }
 
+static int is_file(const char *path, uint64_t ino) {
+  struct stat st;
+  return SC(SYS_newfstatat, AT_FDCWD, path, &st, 0) == 0 && st.st_ino == ino;
+}
+
+static int is_line_end(const char *at) {
+  return at[0] == '\\' && at[1] == '0' && at[2] == '1' && at[3] == '2';
+}
+
+/* The path of a mapped file. A line end in a name is written as \012, which may be in a name as
+ * well: the disk tells. NULL without room. */
+static char *path_of(struct tt_state *state, const struct tt_maps_line *m) {
+  size_t size = (size_t)(m->path.end - m->path.at);
+  char *path = tt_copy_text(&state->arena, m->path.at, size), *from = path;
+  if (!path) return NULL;
+  while (*from && !is_line_end(from)) from++;
+  if (!*from || is_file(path, m->ino)) return path;
+  char *plain = tt_copy_text(&state->arena, path, size);
+  if (!plain) return NULL;
+  for (char *to = plain + (from - path); (*to = *from); to++, from++)
+    if (is_line_end(from)) {
+      *to = '\n';
+      from += 3;
+    }
+  return is_file(plain, m->ino) ? plain : path;
+}
+
 static int describe(struct tt_state *state, const struct tt_maps_line *m) {
   struct tt_map *map = tt_alloc(&state->arena, sizeof *map);
   if (!map) return -ENOMEM;
@@ -117,11 +144,14 @@ static int describe(struct tt_state *state, const struct tt_maps_line *m) {
   map->next = state->maps;
   state->maps = map;
   int kind = object_kind(state, m);
-  if (kind >= 0) return describe_object(state, map, m, (enum tt_object_kind)kind);
-  if (kind == -1) {
-    map->path = tt_copy_text(&state->arena, m->path.at, (size_t)(m->path.end - m->path.at));
+  if (kind == TT_OBJECT_DELETED || kind == -1) {
+    map->path = path_of(state, m);
     if (!map->path) return -ENOMEM;
+    /* a name may end like that; then the file is there */
+    if (kind == TT_OBJECT_DELETED && is_file(map->path, m->ino)) return 0;
+    if (kind == TT_OBJECT_DELETED) map->path = NULL;
   }
+  if (kind >= 0) return describe_object(state, map, m, (enum tt_object_kind)kind);
   return 0;
 }
 

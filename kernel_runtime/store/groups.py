@@ -86,9 +86,6 @@ class Groups:
             if not updated.rowcount:
                 raise UnknownGroup(f"The group {group.name} was deleted meanwhile.")
             if record is not None:
-                comment = self._connection.columns.text(
-                    "group_records.comment", record.comment, record.id
-                )
                 self._connection.execute(
                     "INSERT INTO group_records (id, of_group, number, created_at, kind, comment,"
                     " details) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -98,15 +95,21 @@ class Groups:
                         record.number,
                         record.created_at.isoformat(),
                         record.kind,
-                        comment,
-                        json.dumps(
-                            {
-                                "members": {k: asdict(v) for k, v in record.members.items()},
-                                "missing": dict(record.missing),
-                            }
-                        ),
+                        self._comment(record),
+                        _record_details(record),
                     ),
                 )
+
+    def rewrite(self, records: Iterable[GroupRecord]) -> None:
+        """Write comments and details of records that are there anew, all or nothing."""
+        with self._transaction(durable=True):
+            self._connection.executemany(
+                "UPDATE group_records SET comment = ?, details = ? WHERE id = ?",
+                [(self._comment(one), _record_details(one), one.id) for one in records],
+            )
+
+    def _comment(self, record: GroupRecord) -> str | bytes | None:
+        return self._connection.columns.text("group_records.comment", record.comment, record.id)
 
     def delete(self, group: Group) -> None:
         """With its records; the members and their checkpoints stay."""
@@ -135,6 +138,11 @@ def _details(group: Group) -> str:
         "unfinished": asdict(group.unfinished) if group.unfinished is not None else None,
     }
     return json.dumps(value)
+
+
+def _record_details(record: GroupRecord) -> str:
+    members = {name: asdict(held) for name, held in record.members.items()}
+    return json.dumps({"members": members, "missing": dict(record.missing)})
 
 
 def _group(id: str, name: str, created_at: str, details: str) -> Group:

@@ -219,8 +219,11 @@ class Supervisor(Configurable):
             try:
                 checked[name] = traits[name]._validate(self, _typed(value, traits[name]))
             except Exception:
+                least = getattr(traits[name], "min", None)
+                is_bound = least is not None and least > float("-inf")
+                beyond = f" of {least:g} or more" if is_bound else ""
                 raise BadRequest(
-                    f"{name} cannot be {value!r}. It takes {traits[name].info()}. "
+                    f"{name} cannot be {value!r}. It takes {traits[name].info()}{beyond}. "
                     "Nothing was changed."
                 ) from None
         for name, value in checked.items():
@@ -231,4 +234,6 @@ def _typed(value: Any, trait: Any) -> Any:
     """Values come as text from a magic, as JSON values from a client."""
     if isinstance(value, str) and not isinstance(trait, (Enum, Unicode)):
         return trait.from_string(value)
+    if isinstance(value, bool) and isinstance(trait, (Integer, Float)):
+        raise ValueError("true is no number")  # for Python it is 1
     return value

@@ -129,8 +129,14 @@ class Planner:
             else:
                 try:
                     plan.files = await session.files.plan(files.ref, part, allow_missing=partial)
-                except (WorkspaceError, OSError) as error:
+                except WorkspaceError as error:
                     raise RestoreRefused(str(error)) from error
+                except OSError as error:
+                    raise RestoreRefused(
+                        f"The files of {name} cannot be brought back: {error.filename}: "
+                        f"{error.strerror}. Nothing was changed; remove the cause, or take memory "
+                        f"alone: %restore {target.number} --only process."
+                    ) from error
                 if plan.files.problems:
                     path, why = plan.files.problems[0]
                     more = len(plan.files.problems) - 1

@@ -68,7 +68,7 @@ class Restorer(Planner):
         present = await session.present_variables() if only != "files" else {}
         result = self._teller.result(plan, None, None, present if only != "files" else None)
         result["dry_run"] = True
-        changes = plan.files.changes if plan.files else []
+        changes = plan.files.done if plan.files else []
         result["files"] = [session.files.as_json(change) for change in changes]
         if plan.environment is not None:
             add(result, await session.environment.compare(None, plan.environment))

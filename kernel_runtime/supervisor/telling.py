@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from kernel_runtime.engines.workspace.model import Change, RestorePlan, RestoreResult
+from kernel_runtime.engines.workspace.model import RestorePlan, RestoreResult
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.supervisor import shared_memory
 from kernel_runtime.supervisor.checkpoints import Taken
@@ -46,7 +46,7 @@ class Teller:
             after = {k: v for k, v in plan.target.variables.items() if k not in plan.lost}
             variables = dict(diff_variables(before, after))
             environ = diff_environ(before, after)
-        changes = _changes(plan.files) if plan.files is not None and done is not None else []
+        changes = plan.files.done if plan.files is not None and done is not None else []
         left = (
             session.cells.left_behind(plan.target, safety.checkpoint if safety else None)
             if plan.brings_process
@@ -194,11 +194,3 @@ def _left_alone(plan: RestorePlan | None, done: RestoreResult | None) -> list[st
         for one in (done.kept if done is not None else ())
         if (one.root, one.path) not in known
     ]
-
-
-def _changes(files: RestorePlan | None) -> list[Change]:
-    """What the restore changes: without what differs and stays as it is (the running notebook)."""
-    if files is None:
-        return []
-    kept = {(one.root, one.path) for one in files.kept}
-    return [change for change in files.changes if (change.root, change.path) not in kept]

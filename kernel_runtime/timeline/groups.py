@@ -7,8 +7,8 @@ file that members share is told from what each of them ran between the snapshots
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -132,6 +132,16 @@ class Group:
         raise UnknownGroup(
             f"The group {self.name} has no member {name!r}; it has {names}. Nothing was done."
         )
+
+
+def without(group: Group, names: Collection[str]) -> Group:
+    """The group without these members; what was noted of them goes too. Raises UnknownGroup."""
+    gone = {group.member(name).name for name in names}
+    return replace(
+        group,
+        members=tuple(one for one in group.members if one.name not in gone),
+        alone=tuple(one for one in group.alone if one.member not in gone),
+    )
 
 
 def check_name(name: str, what: str) -> str:

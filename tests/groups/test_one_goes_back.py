@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Notebook
+from tests.conftest import ROOT, Notebook
 from tests.groups.conftest import ran
+
+sys.path.insert(0, str(ROOT / "tests" / "store"))
+from plain_finder import found_in
 
 
 @pytest.fixture
@@ -156,3 +160,73 @@ def test_notebooks_stay_whosever_they_are(pair: Any, tt: Callable[..., Any], fol
     tt("restore", "--group", "g", "G1")
     assert not (folder / "a2.txt").exists()
     assert [book.read_text() for book in books] == saved
+
+
+def test_what_was_noted_of_a_member_goes_with_it(
+    pair: Any, tt: Callable[..., Any], on: Callable[..., Notebook], folder: Path
+) -> None:
+    tt("restore", "--group", "g", "G1", "--member", "B")
+    tt("group", "remove", "g", "B")
+    assert not tt("group", "show", "g")["mixed"]
+    told = tt("restore", "--group", "g", "G1", status=1)
+    assert "B is no member any more, and G1 holds it" in told
+    assert "group add" in told
+    other = on("C")
+    ran(other, "vc = 1")
+    tt("group", "add", "g", f"B={folder / 'C.ipynb'}")
+    told = tt("restore", "--group", "g", "--undo", "--member", "B", status=1)
+    assert "nothing to undo" in told
+
+
+def test_who_was_no_member_yet_is_told_to_stay(
+    pair: Any, tt: Callable[..., Any], on: Callable[..., Notebook], folder: Path
+) -> None:
+    other = on("C")
+    ran(other, "vc = 1")
+    tt("group", "add", "g", folder / "C.ipynb")
+    ran(other, "vc = 2")
+    told = tt("restore", "--group", "g", "G1", "--dry-run")
+    assert "A, B would go back to G1" in told["text"]
+    # notebooks stay in every restore of a group, so a preview does not name them
+    assert not any(c["path"].endswith(".ipynb") for c in told["members"]["A"]["files"])
+    told = tt("restore", "--group", "g", "G1")
+    assert "A, B went back to G1" in told["text"]
+    assert "as they are: C; G1 does not hold them" in told["text"]
+    assert other.run("print(vc)").out == "2"
+
+
+def test_a_secret_in_what_is_noted_of_a_group(
+    pair: Any, tt: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    secret = "hunter2-" + "x" * 8
+    tt("checkpoint", "--group", "g", "-m", f"with {secret} in it")
+    for notebook in pair:
+        notebook.client.stop_channels()
+        notebook.manager.shutdown_kernel()
+    (tmp_path / "secret").write_text(secret)
+    words = ("redact", "--text-from", tmp_path / "secret")
+    assert tt(*words, "--dry-run")["groups"] == [{"group": "g", "records": ["G2"]}]
+    tt(*words, "--yes")
+    assert tt("list", "--group", "g")["records"][-1]["comment"] == "with [redacted] in it"
+    assert found_in(tmp_path / "store", secret.encode()) == []
+
+
+def test_a_notebook_whose_name_is_none_for_a_member(
+    on: Callable[..., Notebook], tt: Callable[..., Any], folder: Path
+) -> None:
+    ran(on("Untitled (1)"), "x = 1")
+    book = folder / "Untitled (1).ipynb"
+    told = tt("group", "create", "g", book, status=1)
+    assert "'Untitled (1)' cannot be the name of a member" in told
+    assert "NAME=NOTEBOOK" in told
+    assert tt("group", "create", "g", f"one={book}")["members"][0]["name"] == "one"
+
+
+def test_the_directory_that_another_one_made_stays(
+    pair: Any, tt: Callable[..., Any], folder: Path
+) -> None:
+    a, b = pair
+    ran(a, "os.mkdir('results')")
+    ran(b, "open('results/b.csv', 'w').write('b')")
+    tt("restore", "--group", "g", "G1", "--member", "B")
+    assert list((folder / "results").iterdir()) == []

@@ -63,6 +63,9 @@ def test_13_the_notebook_itself_is_not_rolled_back(start_notebook, tmp_path):
         nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("b = 2")])
         nbformat.write(nb, work / name)
     notebook.run("b = 2")
+    notebook.head()
+    files = notebook.command("restore", checkpoint=1, dry_run=True)["files"]
+    assert [one["path"] for one in files] == ["other.ipynb"]
     notebook.run("%restore 1")
     assert notebook.run("'b' in dir()").result == "False"
     assert "b = 2" in (work / "t.ipynb").read_text()

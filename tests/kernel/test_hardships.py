@@ -116,9 +116,12 @@ def test_wrong_types_are_refused(notebook):
         ("restore", {"checkpoint": [1]}),
         ("config", {"set": "auto"}),
         ("config", {"set": {"memory_fraction": -1}}),
+        ("config", {"set": {"budget_bytes": True}}),
         ("list", {"include_auto": 1}),
     ):
         assert notebook.refused(command, **args)["ename"] in ("BadRequest", "UnknownCheckpoint")
+    told = notebook.refused("config", set={"budget_bytes": -1})["evalue"]
+    assert "an int of 0 or more" in told
 
 
 def test_few_descriptors(start_notebook):

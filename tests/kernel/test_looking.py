@@ -258,3 +258,22 @@ def test_half_a_surrogate_pair_can_be_sent_back(tmp_path):
     with store.writing():
         digest = store.put_cell(cell("print('\ud800')"))
     assert store.cell(digest)["source"] == "print('?')"
+
+
+def test_the_directory_of_a_single_file_stays(notebook):
+    notebook.run("import os; open('was', 'w').write('a file')")
+    notebook.head()
+    notebook.run(
+        "os.remove('was'); os.mkdir('was'); open('was/in', 'w').write('in'); "
+        "os.mkdir('new'); [open(f'new/{one}', 'w').write(one) for one in 'ab']; "
+        "os.mkdir('alone'); open('alone/a', 'w').write('a')"
+    )
+    notebook.head()
+    assert "as it was" in notebook.run("%restore 1 --paths new/a").out
+    assert "as it was" in notebook.run("%restore 1 --paths alone/a").out
+    assert notebook.run("print(os.listdir('new'), os.listdir('alone'))").out == "['b'] []"
+    refused = notebook.run("%restore 1 --paths was/in", ok=False).error
+    assert "a directory that was not chosen is in its place" in refused
+    assert notebook.run("print(open('was/in').read())").out == "in"
+    assert "as they were" in notebook.run("%restore 1 --paths was").out
+    assert notebook.run("print(open('was').read())").out == "a file"

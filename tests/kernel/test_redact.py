@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_timetravel.redaction.needle import REDACTED, Needle
 from tests.conftest import ROOT
 from tests.exchange.conftest import call, end
 from tests.kernel.durable_world import durable, image
@@ -155,8 +156,111 @@ def test_a_session_that_runs_and_words_that_mean_nothing_are_refused(
     assert "A kernel runs" in told and "Nothing was done" in told
     assert "Nothing was done" in call("redact", name, store=store, status=1)
     secret.write_text("abc")
+    for empty in ("--file", "--variable"):
+        told = call("redact", name, empty, "", "--yes", store=store, status=1)
+        assert "has no name. Nothing was done" in told
     short = call("redact", name, "--text-from", secret, "--dry-run", store=store, status=1)
     assert "fewer than 6" in short
     assert "no terminal" in short or "none" in call("redact", name, "--text", store=store, status=1)
     assert notebook.run("print(a_secret)").out == "TTSECRET-abc"
     assert os.path.exists(store)
+
+
+NAMES = """\
+import os
+from pathlib import Path
+there = Path({outside!r})
+(there / 'dir-{secret}' / 'sub').mkdir(parents=True)
+(there / 'dir-{secret}' / 'sub' / 'file').write_text('x')
+(there / 'kept').write_text('kept')
+for file in (there / 'kept', there):
+    try:
+        os.setxattr(file, 'user.note', b'{secret}')
+    except OSError:
+        print('no attributes')
+os.mkdir('dir-{secret}'); open('file-{secret}', 'w').close(); open('kept', 'w').write('kept')
+x = 1
+"""
+
+
+def test_names_of_files_attributes_and_first_lines(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path, outside: Path
+) -> None:
+    work, store, secret = document["cwd"], tmp_path / "store", tmp_path / "secret"
+    notebook = start_notebook(**document)
+    covered = bool(notebook.command("status")["environment"]["covered"])
+    notebook.run(NAMES.format(outside=str(outside), secret=SECRET))
+    assert durable(notebook, 1)["state"] == "ready"
+    notebook.run(f"key = '''{SECRET}\nand a second line'''")
+    assert durable(notebook, 2)["state"] == "ready"
+    end(notebook)
+    secret.write_text(SECRET)
+    lines = tmp_path / "lines"
+    lines.write_text(f"{SECRET}\nand a second line")
+
+    # a text of two lines: its first one is in the line by which the checkpoint is listed
+    redact(work, store, "--text-from", str(lines), "--yes")
+    listed = json.loads(call("list", work / "n.ipynb", "--json", store=store))["checkpoints"]
+    assert [one["code"] for one in listed if one["number"] == 2] == ["key = '''[redacted]"]
+
+    told = redact(work, store, "--text-from", str(secret), "--dry-run")
+    assert "file dir-[redacted]" in {one["what"] for one in told["sessions"][0]["found"]}
+    redact(work, store, "--text-from", str(secret), "--yes")
+    assert found_in(store, *FORMS) == []
+    attributes = [
+        os.getxattr(path, name, follow_symlinks=False)
+        for path in store.glob("environments/*/layers/*/files/**/*")
+        for name in os.listxattr(path, follow_symlinks=False)
+    ]
+    assert not any(SECRET.encode() in value for value in attributes)
+    assert redact(work, store, "--text-from", str(secret), "--yes")["sessions"] == []
+
+    second = start_notebook(**document)
+    assert "restored" in second.run("%restore 1").out
+    shown = second.run(
+        "print(x, os.path.exists('kept') and open('kept').read(), (there / 'kept').read_text())"
+        if covered
+        else "print(x, open('kept').read(), 'kept')"
+    )
+    assert shown.out == "1 kept kept"
+
+
+@pytest.mark.parametrize("word", ["source", "stacks", "outcome"])
+def test_a_word_of_the_formats_takes_nothing_else_along(
+    start_notebook: Callable[..., Any],
+    document: dict[str, Any],
+    tmp_path: Path,
+    outside: Path,
+    word: str,
+) -> None:
+    work, store, text = document["cwd"], tmp_path / "store", tmp_path / "text"
+    notebook = start_notebook(**document)
+    notebook.run(
+        f"from pathlib import Path\nthere = Path({str(outside)!r})\n"
+        f"(there / 'kept').write_text('kept'); x = 1; bad = 'the {word} code'"
+    )
+    assert durable(notebook, 1)["state"] == "ready"
+    notebook.run("(there / 'kept').write_text('other'); x = 2")
+    assert durable(notebook, 2)["state"] == "ready"
+    end(notebook)
+    text.write_text(word)
+    redact(work, store, "--text-from", str(text), "--yes")
+    second = start_notebook(**document)
+    assert "restored" in second.run("%restore 1").out
+    assert second.run("print(x, (there / 'kept').read_text(), 'bad' in dir())").out == (
+        "1 kept False"
+    )
+
+
+def test_a_result_that_was_cut_within_a_secret() -> None:
+    needle = Needle(texts=(SECRET,))
+    cut = "x" * 20 + SECRET[:12]
+    assert needle.cleaned(cut) == cut
+    assert needle.cleaned(cut, is_cut=True) == "x" * 20 + REDACTED
+    assert needle.cleaned(f"{SECRET} {SECRET[:12]}", is_cut=True) == f"{REDACTED} {REDACTED}"
+
+
+def test_digits_within_a_name_of_content_stay() -> None:
+    needle = Needle(texts=("123456",))
+    details = {"123456": "of 123456", "fresh": ["ab123456ef"]}
+    assert needle.cleaned_fields(details) == {"123456": f"of {REDACTED}", "fresh": ["ab123456ef"]}

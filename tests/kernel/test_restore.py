@@ -64,6 +64,42 @@ def test_a_command_while_the_kernel_starts(notebook):
         notebook.client.wait_for_ready(timeout=60)
 
 
+def test_mapped_files_whose_names_read_like_something_else(notebook):
+    """A line end in a name is ``\\012`` in /proc, and so are these four characters."""
+    names = ["a b", "line\nend", "line\\012end", "gone (deleted)", "two\nof\nthem (deleted)"]
+    notebook.run(
+        "import mmap, os\n"
+        "def made(name):\n"
+        "    with open(name, 'wb') as f: f.write(b'0000' * 2048)\n"
+        "    with open(name, 'r+b') as f: return mmap.mmap(f.fileno(), 0)\n"
+        f"maps = {{name: made(name) for name in {names!r}}}\n"
+        "def put(text):\n"
+        "    for each in maps.values(): each[:4] = text\n"
+        "put(b'1111')"
+    )
+    made = notebook.run("%checkpoint").out.split()[1].strip("#")
+    notebook.run("put(b'2222')")
+    assert "warning" not in notebook.run(f"%restore {made}").out
+    notebook.run("assert {bytes(each[:4]) for each in maps.values()} == {b'1111'}")
+    # they are mapped again, not copies of what was mapped
+    notebook.run("put(b'3333')")
+    look = "print({open(name, 'rb').read(4) for name in maps})"
+    assert notebook.run(look).out == "{b'3333'}"
+
+
+def test_a_workspace_that_cannot_be_read_is_named(notebook):
+    if os.geteuid() == 0:
+        pytest.skip("root reads everything")
+    notebook.run("import os; x = 1")
+    notebook.head()
+    notebook.run("where = os.getcwd(); os.chmod(where, 0); x = 2")
+    error = notebook.run("%restore 1", ok=False).error
+    assert str(notebook.cwd) in error and "Nothing was changed" in error
+    assert "%restore 1 --only process" in error
+    notebook.run("assert x == 2; os.chmod(where, 0o700)")
+    assert "restored #1" in notebook.run("%restore 1").out
+
+
 def test_undo_of_undo(notebook):
     notebook.cells("x = 1", "x = 2", "%restore 1")
     assert notebook.run("x").result == "1"

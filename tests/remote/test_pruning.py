@@ -34,6 +34,20 @@ def test_what_nothing_needs_goes_and_nothing_else(
     mine("check")
 
 
+def test_what_is_no_object_of_ours_stays(world: World, remote: Remote, first: Command) -> None:
+    """A wrong URL may be that of a git repository, which has objects too."""
+    first("push", remote.url, world.notebook, **remote.env)
+    before = remote.names()
+    others = ["objects/ab/" + "c" * 38, "objects/ab/" + "0" * 64, "objects/pack/pack-1.pack"]
+    for name in others:
+        remote.write(name, b"mine")
+    told = first("remote", "prune", remote.url, "--older-than", "0m", "--yes", **remote.env)
+    assert "0 objects" in told
+    assert remote.names() == sorted([*before, *others])
+    words = ("remote", "prune", remote.url, "--older-than", "999999w", "--dry-run")
+    assert "0 objects" in first(*words, **remote.env)
+
+
 def test_a_timeline_is_deleted_and_its_content_with_it(
     world: World, remote: Remote, first: Command
 ) -> None:

@@ -145,6 +145,12 @@ class RestorePlan:
     allow_missing: bool = False
     part: Part = ALL_FILES
 
+    @property
+    def done(self) -> list[Change]:
+        """The changes that a restore makes: without what differs and stays (the notebook)."""
+        kept = {(one.root, one.path) for one in self.kept}
+        return [change for change in self.changes if (change.root, change.path) not in kept]
+
 
 @dataclass(frozen=True)
 class KeptAside:

@@ -96,7 +96,10 @@ class Planner:
                 self._directory(root, (*parts, target.name), target, present)
                 return False
             if self._must_stay_below(root, (*parts, target.name), present):
-                reason = "a directory that holds paths left out is in its place"
+                what = "holds paths left out"
+                if not self._protections[root].is_chosen(join(parts, target.name)):
+                    what = "was not chosen"
+                reason = f"a directory that {what} is in its place"
                 self._keep(root, join(parts, target.name), reason)
                 return False
             return self._place(root, parts, target, present)
@@ -127,7 +130,8 @@ class Planner:
         if isinstance(present, DirState):
             below = (*parts, name)
             if self._must_stay_below(root, below, present):
-                self._keep(root, join(parts, name), "holds paths that are left out")
+                if self._protections[root].is_chosen(join(parts, name)):
+                    self._keep(root, join(parts, name), "holds paths that are left out")
                 changed = [
                     self._name(root, below, child, None, present)
                     for child in sorted(present.names())
@@ -144,10 +148,10 @@ class Planner:
         return True
 
     def _must_stay_below(self, root: int, parts: Parts, present: DirState) -> bool:
-        """Whether something that a restore leaves alone lies in a directory."""
-        if present.total_excluded:
-            return True
+        """Whether a directory, or something in it, is what a restore leaves alone."""
         protection = self._protections[root]
+        if present.total_excluded or not protection.is_chosen(b"/".join(parts)):
+            return True
         if not (present.total_notes or protection.may_be_below(b"/".join(parts))):
             return False
         pending = [(parts, present)]
