@@ -18,7 +18,7 @@ from jupyter_timetravel.groups.holding import NotAtRest, held
 from jupyter_timetravel.groups.linking import Link, connect
 from jupyter_timetravel.groups.opened import Opened, opened
 from jupyter_timetravel.groups.restoring import RESTORE_S
-from jupyter_timetravel.groups.writing import FOREVER, Shared, doings, shared_since
+from jupyter_timetravel.groups.writing import FOREVER, Shared, doings, shared_since, still_as
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.blobs import BlobStore
@@ -50,6 +50,8 @@ class _Target:
     since: float
     record: str
     title: str
+    undone: str | None = None
+    """The checkpoint that a restore which is taken back went to."""
 
 
 async def restore_member(
@@ -115,7 +117,10 @@ def _target(group: Opened, store: Store, member: Member, spec: str | None, undo:
             )
         since = store.look_at(member.timeline)[last[-1].safety].created_at.timestamp()
         title = f"before its restore to {last[-1].title}"
-        return _Target(last[-1].safety, since, last[-1].record, title)
+        undone = next((one for one in group.records if one.id == last[-1].record), None)
+        kept = undone.members.get(member.name) if undone is not None else None
+        went_to = kept.checkpoint if kept is not None else None
+        return _Target(last[-1].safety, since, last[-1].record, title, went_to)
     record = resolve(group.records, spec)
     kept = record.members.get(member.name)
     if kept is None or kept.timeline != member.timeline:
@@ -146,9 +151,8 @@ def _shares(
     own = known.get(name)
     if own is None or target.checkpoint not in own or present not in own:
         raise MemberFailed(name, "refused", f"its checkpoint of {target.title} was deleted")
-    shared = shared_since(
-        BlobStore(group.store.directory), known, own[target.checkpoint], target.since, own[present]
-    )
+    blobs = BlobStore(group.store.directory)
+    shared = shared_since(blobs, known, own[target.checkpoint], target.since, own[present])
     if shared is None:
         return None, Shares(frozenset(), {})
     done = list(doings(known, target.since, group.group.alone))
@@ -159,7 +163,12 @@ def _shares(
         done.append(Doing(one, last, FOREVER))
     # front ends write notebooks, whoever runs meanwhile; no restore touches them
     differing = {path for path in shared.differing if not path[1].endswith(b".ipynb")}
-    return shared, shares(name, differing, writers(shared.steps, done))
+    written = writers(shared.steps, done)
+    if target.undone is not None and target.undone in own:
+        # what is as the restore has left it was written by nobody after it, whoever ran since
+        left = still_as(blobs, own[target.undone], own[present], differing)
+        written |= dict.fromkeys(left, frozenset({name}))
+    return shared, shares(name, differing, written)
 
 
 def _timeline(store: Store, member: Member) -> Timeline | None:

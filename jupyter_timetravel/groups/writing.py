@@ -98,6 +98,18 @@ def shared_since(
     return Shared(roots, _differing(blobs, before, now), tuple(steps))
 
 
+def still_as(
+    blobs: BlobStore, then: Checkpoint, present: Checkpoint, paths: Iterable[Path]
+) -> frozenset[Path]:
+    """Those of the paths that are as they were at another checkpoint. Raises SnapshotUnknown."""
+    last = snapshot_of(present)
+    now = read_manifest(blobs, last) if last is not None else None
+    before = _comparable(blobs, then, tuple(root for root, _ in now.roots)) if now else None
+    if before is None or now is None:
+        return frozenset()
+    return frozenset(paths) - _differing(blobs, before, now)
+
+
 def _comparable(
     blobs: BlobStore, checkpoint: Checkpoint, roots: tuple[Directory, ...]
 ) -> Manifest | None:

@@ -230,3 +230,22 @@ def test_the_directory_that_another_one_made_stays(
     ran(b, "open('results/b.csv', 'w').write('b')")
     tt("restore", "--group", "g", "G1", "--member", "B")
     assert list((folder / "results").iterdir()) == []
+
+
+def test_it_is_taken_back_though_others_ran_since(
+    pair: Any, tt: Callable[..., Any], folder: Path
+) -> None:
+    a, b = pair
+    ran(b, "import os; os.mkdir('mine'); open('mine/x', 'w').write('x'); vb = 4")
+    tt("restore", "--group", "g", "G1", "--member", "B")
+    assert (folder / "b.txt").read_text() == "b1"
+    assert not (folder / "mine").exists()
+    ran(a, "open('a2.txt', 'w').write('a3')")
+    ran(b, "vb = 5")
+    undone = tt("restore", "--group", "g", "--undo", "--member", "B")
+    # A wrote it while B went back or after: which of the two is not known
+    assert [one["path"] for one in undone["conflicts"]] == [str(folder / "a2.txt")]
+    assert (folder / "b.txt").read_text() == "b2"
+    assert (folder / "mine" / "x").read_text() == "x"
+    assert (folder / "a2.txt").read_text() == "a3"
+    assert b.run("print(vb)").out == "4"
