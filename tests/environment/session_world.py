@@ -110,6 +110,16 @@ class Session:
             texts = [row[0] for row in db.execute("SELECT details FROM captures")]
         return [details for text in texts if text and "stacks" in (details := json.loads(text))]
 
+    def wait_until_stored(self, number: int) -> None:
+        """Until the store knows a checkpoint: then its layers are on the disk."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with contextlib.closing(sqlite3.connect(self.store / "timelines.sqlite")) as db:
+                if db.execute("SELECT 1 FROM checkpoints WHERE number = ?", [number]).fetchone():
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"#{number} is not in the store")
+
     def check_swept(self) -> None:
         """No half-made layers once the kernel has looked after them."""
         self.notebook.head()

@@ -193,6 +193,7 @@ def lose_power(session: Session) -> None:
 def test_the_power_fails(session):
     """What is published is on the disk, what was written since is put aside, and that is told."""
     number = session.put("one")
+    session.wait_until_stored(number)
     session.check_swept()
     session.notebook.run("%timetravel config auto=off")
     session.notebook.run("(E / 'new').write_text('new')")
@@ -221,6 +222,7 @@ def test_the_power_fails_in_the_second_session(session):
     session.start()
     assert session.state() == "two"
     third = session.put("three")
+    session.wait_until_stored(third)
     session.check_swept()
     session.notebook.run("%timetravel config auto=off")
     session.notebook.manager.provisioner.process.kill()
