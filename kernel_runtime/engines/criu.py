@@ -63,8 +63,18 @@ class CriuEngine:
 
     name = "criu"
 
-    def __init__(self, store: DumpStore, directory: Path, program: str = "criu") -> None:
-        """directory: where the frozen processes' sockets lie; private to the user, short."""
+    def __init__(
+        self,
+        store: DumpStore,
+        directory: Path,
+        program: str = "criu",
+        starting: asyncio.Lock | None = None,
+    ) -> None:
+        """directory: where the frozen processes' sockets lie; private to the user, short.
+
+        starting: as in ImageEngine.
+        """
+        self._starting = starting or asyncio.Lock()
         self._store = store
         self._directory = directory
         self._name = program
@@ -136,8 +146,9 @@ class CriuEngine:
         try:
             with ours:
                 with theirs:
-                    pid, _, _ = await ask(frozen, Command.PARK, [theirs.fileno()])
-                self.writers.add(pid)
+                    async with self._starting:
+                        pid, _, _ = await ask(frozen, Command.PARK, [theirs.fileno()])
+                        self.writers.add(pid)
                 ours.setblocking(False)
                 loop = asyncio.get_running_loop()
                 said = await asyncio.wait_for(loop.sock_recv(ours, _PARKED.size), _READY_S)
@@ -168,6 +179,7 @@ class CriuEngine:
                 ["dump", "--tree", str(parked.pid)],
                 files,
                 started=started,
+                starting=self._starting,
                 timeout=_RUN_S * 10,
                 nice=_NICE,
             )

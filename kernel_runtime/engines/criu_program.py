@@ -131,14 +131,15 @@ class Run:
         images: Path,
         *,
         started: Callable[[int], None] = lambda pid: None,
+        starting: asyncio.Lock | None = None,
         timeout: float,
         past_id: int = 0,
         nice: int = 0,
     ) -> None:
         """Run it to its end, with images as its directory.
 
-        started: is told its pid, as seen inside. timeout in seconds. past_id: it and what it starts
-        get ids after that. Raises CriuFailed, SandboxError.
+        started: is told its pid, as seen inside; starting is held until then. timeout in seconds.
+        past_id: it and what it starts get ids after that. Raises CriuFailed, SandboxError.
         """
         with contextlib.ExitStack() as stack:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timetravel-")))
@@ -161,16 +162,17 @@ class Run:
             null = os.open(os.devnull, os.O_RDWR)
             stack.callback(os.close, null)
             numbers = dict(enumerate(fds, _FIRST_FD))
-            pid = await self._sandbox.spawn(
-                argv,
-                {"PATH": "/nonexistent"},  # no program of the sandbox's
-                "/",
-                {0: null, 1: null, 2: null, **numbers},
-                capabilities="all",
-                past_id=past_id,
-                nice=nice,
-            )
-            started(pid)
+            async with starting or contextlib.nullcontext():
+                pid = await self._sandbox.spawn(
+                    argv,
+                    {"PATH": "/nonexistent"},  # no program of the sandbox's
+                    "/",
+                    {0: null, 1: null, 2: null, **numbers},
+                    capabilities="all",
+                    past_id=past_id,
+                    nice=nice,
+                )
+                started(pid)
             try:
                 status = await asyncio.wait_for(self._sandbox.wait_exit(pid), timeout)
             except asyncio.TimeoutError:

@@ -57,8 +57,15 @@ class ImageEngine:
 
     name = "image"
 
-    def __init__(self, store: ImageStore, directory: Path) -> None:
-        """directory: where the frozen processes' sockets lie; private to the user, short."""
+    def __init__(
+        self, store: ImageStore, directory: Path, starting: asyncio.Lock | None = None
+    ) -> None:
+        """directory: where the frozen processes' sockets lie; private to the user, short.
+
+        starting: held from a writer's start until it is among `writers`. Who ends all that is not
+        in there holds it too.
+        """
+        self._starting = starting or asyncio.Lock()
         self._store = store
         self._directory = directory
         self._serial = 0
@@ -87,8 +94,9 @@ class ImageEngine:
         pid = 0
         try:
             with theirs:
-                pid, _, _ = await ask(frozen, Command.IMAGE, [theirs.fileno()])
-            self.writers.add(pid)
+                async with self._starting:
+                    pid, _, _ = await ask(frozen, Command.IMAGE, [theirs.fileno()])
+                    self.writers.add(pid)
             files = self._files.at(sandbox.root)
             written = await _in_thread(
                 ours,

@@ -64,6 +64,7 @@ class Durability:
         self.copies: set[int] = set()
         """Pids, inside, of processes that are being written or tried, which a restore leaves."""
         self.starting = asyncio.Lock()
+        self._at_work: str | None = None
         """Held while one of them starts, so that its pid is known before a restore kills others."""
 
     @property
@@ -100,6 +101,11 @@ class Durability:
         frozen = self._session.frozen.get(id)
         return frozen is not None and self._session.engine.can_read(frozen)
 
+    @property
+    def due(self) -> frozenset[str]:
+        """What is written now, and what somebody has asked for: their processes are needed."""
+        return frozenset(self._asked) | ({self._at_work} if self._at_work else frozenset())
+
     def reads(self, id: str) -> bool:
         """Whether a checkpoint's process is being read, or will be because somebody asked."""
         return id in self._asked or id in self._reading
@@ -117,9 +123,13 @@ class Durability:
 
     async def _rounds(self) -> None:
         while not self._stopping and (id := await self._next()) is not None:
-            await self._write(id)
-            if self._session.images.wanted() and not self._stopping:
-                await self._session.images.write(id)
+            self._at_work = id
+            try:
+                await self._write(id)
+                if self._session.images.wanted() and not self._stopping:
+                    await self._session.images.write(id)
+            finally:
+                self._at_work = None
 
     async def _next(self) -> str | None:
         """Wait until one is due; return its id, or None if there is none."""

@@ -51,10 +51,13 @@ class Images:
 
             directory = self._session.persistence.directory
             assert directory is not None
+            starting = self._session.durability.starting
             self._made[name] = (
-                CriuEngine(DumpStore(directory), self._runtime_dir, self._session.config.criu)
+                CriuEngine(
+                    DumpStore(directory), self._runtime_dir, self._session.config.criu, starting
+                )
                 if name == "criu"
-                else ImageEngine(ImageStore(directory), self._runtime_dir)
+                else ImageEngine(ImageStore(directory), self._runtime_dir, starting)
             )
         return self._made[name]
 
@@ -71,8 +74,8 @@ class Images:
             and session.persistence.directory is not None
             and not session.persistence.is_encrypted  # pages are mapped from the file as they are
             and session.engine.name == "fork"
-            and session.executor is not None
-            and not session.executor.hello["freezer"]
+            # in the middle of a restore there is none: what is frozen is written all the same
+            and not (session.executor is not None and session.executor.hello["freezer"])
         )
 
     def clock_ahead_ns(self) -> int:
@@ -122,7 +125,12 @@ class Images:
         """Make one capture; say whether it is on the disk."""
         session = self._session
         frozen = session.frozen.get(id)
-        if frozen is None or id not in session.timeline:
+        if id not in session.timeline:
+            return False
+        if frozen is None:
+            if session.timeline[id].is_kept:
+                why = "its frozen process was gone before it could be written"
+                session.captures.put(id, Capture("process", name, "failed", error=why))
             return False
         started = time.perf_counter()
         session.captures.put(id, Capture("process", name, "pending"))

@@ -155,6 +155,7 @@ class MemoryKeeper:
             max_processes=min(session.config.max_processes, self._most_processes),
             head=timeline.head.id if timeline.head else None,
             last_safety=timeline.last_safety.id if timeline.last_safety else None,
+            due=session.durability.due,
         )
         for id in plan.evict:
             await session.captures.evict(id, f"memory budget of {self.budget >> 20} MiB")

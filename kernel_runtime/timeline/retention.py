@@ -12,7 +12,7 @@ asks for it, and then a checkpoint whose time cannot be right is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -37,12 +37,14 @@ def plan_evictions(
     max_processes: int,
     head: str | None = None,
     last_safety: str | None = None,
+    due: Collection[str] = (),
 ) -> EvictionPlan:
     """Choose frozen processes to end until the rest is within both limits.
 
     ``frozen`` pairs each checkpoint that has a frozen process with the bytes that only this
     process holds. Order: automatic ones before those that the user asked for or labelled; among
     each, those with a durable capture of the session first; among these, the oldest first.
+    Those in ``due`` stay: they are being written, or are about to be because somebody asked.
 
     The sum is an estimate: pages that two neighbours share become unique to one of them when the
     other goes. Measure again after acting.
@@ -51,7 +53,11 @@ def plan_evictions(
     total = sum(size for _, size in held)
     count = len(held)
     candidates = sorted(
-        (pair for pair in held if not _is_untouchable(pair[0], head, last_safety)),
+        (
+            pair
+            for pair in held
+            if pair[0].id not in due and not _is_untouchable(pair[0], head, last_safety)
+        ),
         key=lambda pair: (pair[0].is_kept, not pair[0].has_durable_session, pair[0].number),
     )
     evict: list[str] = []
