@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 NAME: Final = DmtcpEngine.name
 
+_MALLOC: Final = "_RJEM_MALLOC_CONF"
+_NO_THREAD: Final = "background_thread:false"
+"""A thread that jemalloc (in polars) starts past DMTCP's wrappers ends the process."""
+
 _GENTLE: Final = {
-    # a thread that jemalloc (in polars) starts past DMTCP's wrappers ends the process
-    "_RJEM_MALLOC_CONF": "background_thread:false",
+    _MALLOC: _NO_THREAD,
     # OpenBLAS (in numpy) joins its threads in fork(), and DMTCP lets no thread end there
     "OPENBLAS_NUM_THREADS": "1",
 }
@@ -105,7 +108,12 @@ class UnderDmtcp:
         """What an executor's environment is to be."""
         if self._engine is None:
             return env
-        return {**_GENTLE, **clean_environment(env)}
+        found = {**_GENTLE, **clean_environment(env)}
+        # polars sets it where it is imported, so a server that has imported it passes that on; of
+        # an option that is there twice jemalloc takes the last one
+        if _NO_THREAD not in found[_MALLOC].split(","):
+            found[_MALLOC] += f",{_NO_THREAD}"
+        return found
 
     async def flush(self) -> None:
         """Wait until what checkpoints name is on the disk."""

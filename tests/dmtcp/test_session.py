@@ -269,6 +269,19 @@ def _not_held(notebook: Any, checkpoint: str) -> list[str]:
     return [f"{note['kind']} {note['subject']}" for note in process["not_captured"]]
 
 
+def test_polars_where_the_server_has_imported_polars(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    pytest.importorskip("polars")
+    set_by_polars = {"_RJEM_MALLOC_CONF": "dirty_decay_ms:500,muzzy_decay_ms:1000"}
+    started = {**document, "env": {**document["env"], **set_by_polars}}
+    notebook = start_notebook(*ON_DEMAND, **started)
+    notebook.run("import polars as pl; pl.DataFrame({'k': range(1000)}).group_by('k').len()")
+    notebook.run("%checkpoint")
+    notebook.run("%restore -1")
+    assert notebook.run("pl.Series([1, 2]).sum()").result == "3"
+
+
 def test_what_dmtcp_does_to_the_environment(
     start_notebook: Callable[..., Any], document: dict[str, Any]
 ) -> None:

@@ -150,10 +150,6 @@ class Outcome:
         return f"{self.kind}: {self.why}" if self.why else self.kind
 
 
-class EndedByDmtcp(Exception):
-    """DMTCP met something within itself that must not be, and ended the process: docs/dmtcp.md."""
-
-
 @dataclass
 class Course:
     """The suite's course over one engine."""
@@ -186,12 +182,7 @@ class Course:
         path.write_text("{}")
         document = {**self.document, "env": {"JPY_SESSION_NAME": str(path)}}
         course = Course(self.way, self.start, document, self.outcomes, apart)
-        try:
-            course.run(chosen)
-        except EndedByDmtcp:  # seen once in ten runs: the second time it has to work
-            kill(course.notebook)
-            course = Course(self.way, self.start, document, self.outcomes, apart)
-            course.run(chosen)
+        course.run(chosen)
         kill(course.notebook)
 
     def _start(self) -> Any:
@@ -252,8 +243,6 @@ class Course:
         if self.apart is not None and done.status != "ok" and program.dmtcp:
             self.outcomes[program.name] = Outcome(NOT_SET_UP, done.error, program.dmtcp)
             return False
-        if self.way.engine == "dmtcp" and "exited with code 99" in done.error:
-            raise EndedByDmtcp
         assert done.status == "ok", f"{program.name}, setup: {done.error}"
         return True
 
