@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import subprocess
 import sys
 import time
 import uuid
@@ -284,3 +285,14 @@ def needs(ability: str, present: bool) -> None:
 def ability() -> Callable[[str, bool], None]:
     """``ability(name, present)`` skips by name."""
     return needs
+
+
+@pytest.fixture
+def small(tmp_path: Path, ability: Any) -> Iterator[Path]:
+    """A store on a disk of 80 MiB."""
+    where = tmp_path / "store"
+    where.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={80 << 20},mode=700", "tmpfs", str(where)]
+    ability("mount tmpfs", subprocess.run(command, check=False).returncode == 0)
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)

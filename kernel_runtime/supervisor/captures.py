@@ -20,7 +20,8 @@ class Captures:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._publishing: set[asyncio.Task[Any]] = set()
+        self.publishing: set[asyncio.Task[Any]] = set()
+        """What writes new checkpoints into the store just now."""
         self._tidying = asyncio.Lock()
 
     # Frozen processes
@@ -87,8 +88,8 @@ class Captures:
         session = self._session
         session.persistence.unpublished.append(id)
         task = session.background(self._publish(id))
-        self._publishing.add(task)
-        task.add_done_callback(self._publishing.discard)
+        self.publishing.add(task)
+        task.add_done_callback(self.publishing.discard)
 
     async def _publish(self, id: str) -> None:
         session = self._session
@@ -115,19 +116,14 @@ class Captures:
     async def published(self, id: str) -> None:
         """Wait until a checkpoint is in the store as it is now, or could not be written."""
         session = self._session
-        while id in session.persistence.unpublished and self._publishing:
-            await asyncio.wait(self._publishing)
+        while id in session.persistence.unpublished and self.publishing:
+            await asyncio.wait(self.publishing)
         await session.persistence.written()
-
-    @property
-    def publishing(self) -> set[asyncio.Task[Any]]:
-        """What writes new checkpoints into the store just now."""
-        return self._publishing
 
     async def all_published(self) -> None:
         """Wait for what is being written, 20 seconds at most."""
-        if self._publishing:
-            await asyncio.wait(self._publishing, timeout=_PUBLISH_S)
+        if self.publishing:
+            await asyncio.wait(self.publishing, timeout=_PUBLISH_S)
 
     # The environment's layers
 

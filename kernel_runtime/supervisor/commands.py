@@ -21,12 +21,12 @@ from kernel_runtime.supervisor.outside import Outside
 from kernel_runtime.supervisor.replays import ReplayPlan
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.supervisor.timeline_commands import TimelineCommands
+from kernel_runtime.timeline.names import Spec
 from kernel_runtime.timeline.report import trial_text
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
-Spec = int | str
 Answer = dict[str, Any]
 """What ends a cell: arguments of Router.answer_in_flight."""
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.supervisor.showing import VARIABLES_MOST
+from kernel_runtime.timeline.names import Spec
 from kernel_runtime.timeline.plain_notebook import notebook_of
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
-Spec = int | str
 _CHANGES_MOST = 200
 
 

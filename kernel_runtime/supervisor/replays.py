@@ -13,11 +13,11 @@ from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.cells import Placed, difference, effect_record, runnable
 from kernel_runtime.timeline.cells_report import replay_step_text, replay_text
 from kernel_runtime.timeline.model import Checkpoint, first_line
+from kernel_runtime.timeline.names import Spec
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
-Spec = int | str
 _RANGE = re.compile(r"#?(\d+)-#?(\d+)")
 
 

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.timeline.cells import Placed
 from kernel_runtime.timeline.model import Checkpoint
+from kernel_runtime.timeline.names import Spec
 from kernel_runtime.timeline.variables import diff as diff_variables
 from kernel_runtime.timeline.variables import diff_environ, public_variables
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
-
-Spec = int | str
 
 
 class TimelineCommands:

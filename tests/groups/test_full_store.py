@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,6 @@ from tests.groups.conftest import ran
 
 pytestmark = pytest.mark.root
 MIB = 1 << 20
-
-
-@pytest.fixture
-def small(tmp_path: Path, ability: Any) -> Iterator[Path]:
-    """A store on a disk of 80 MiB."""
-    where = tmp_path / "store"
-    where.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={80 * MIB},mode=700", "tmpfs", str(where)]
-    ability("mount tmpfs", subprocess.run(command, check=False).returncode == 0)
-    yield where
-    subprocess.run(["umount", "-l", str(where)], check=True)
 
 
 def fill(directory: Path) -> Path:

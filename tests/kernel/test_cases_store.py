@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +50,6 @@ def tt(tmp_path: Path) -> Callable[..., str]:
 def free(where: Path) -> int:
     found = os.statvfs(where)
     return found.f_bavail * found.f_frsize
-
-
-@pytest.fixture
-def small(tmp_path: Path, ability: Any) -> Iterator[Path]:
-    """A store on a disk of 80 MiB."""
-    where = tmp_path / "store"
-    where.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={80 * MIB},mode=700", "tmpfs", str(where)]
-    ability("mount tmpfs", subprocess.run(command, check=False).returncode == 0)
-    yield where
-    subprocess.run(["umount", "-l", str(where)], check=True)
 
 
 @pytest.mark.root

@@ -43,22 +43,29 @@ def shim(tmp_path_factory) -> Path:
     return made
 
 
-def write_a_store(shim: Path, base: Path, rounds: int = 4, **env: str) -> str:
-    base.mkdir(exist_ok=True)
+def on_disk(
+    shim: Path, where: Path, script: str, *arguments: str, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """A script of this folder, with the disk of ``disk.c`` below it."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "store_writer.py"), str(base), str(rounds)],
+        [sys.executable, str(HERE / script), str(where), *arguments],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
             "LD_PRELOAD": str(shim),
-            "DISK_ROOT": str(base),
+            "DISK_ROOT": str(where),
             **env,
         },
         capture_output=True,
         text=True,
     )
     assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout
+    return done
+
+
+def write_a_store(shim: Path, base: Path, rounds: int = 4, **env: str) -> str:
+    base.mkdir(exist_ok=True)
+    return on_disk(shim, base, "store_writer.py", str(rounds), **env).stdout
 
 
 @pytest.fixture(scope="module")

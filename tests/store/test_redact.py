@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,27 +13,14 @@ import pytest
 from plain_finder import found_in
 from power_cut import Disk, put_on_disk, read_notes
 from store_redactor import SECRET, make, redact
-from test_power import CUTS, FULLS, HERE, base, read_all, shim
+from test_power import CUTS, FULLS, base, on_disk, read_all, shim
 
 __all__ = ["base", "shim"]  # fixtures
 
 
 def run(shim: Path, where: Path, what: str, **env: str) -> subprocess.CompletedProcess[str]:
     """The redactor, with the disk of ``disk.c`` below it."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / "store_redactor.py"), str(where), what],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
-            "LD_PRELOAD": str(shim),
-            "DISK_ROOT": str(where),
-            **env,
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    return on_disk(shim, where, "store_redactor.py", what, **env)
 
 
 def is_clean(where: Path) -> bool:
