@@ -113,6 +113,7 @@ class ExecutorKernel(IPythonKernel):
         self.cells_context = contextvars.copy_context()
         self._dispatch = _async_in_context(partial(self.shell_main, None), self.cells_context)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._interrupted_early = False
 
     @property
     def kernel_info(self) -> dict[str, Any]:
@@ -170,10 +171,26 @@ class ExecutorKernel(IPythonKernel):
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """The supervisor holds the queue and aborts it."""
 
+    def set_parent(self, ident: Any, parent: Any, channel: str = "shell") -> None:
+        """Before a cell is said to be busy, be ready for its interrupt."""
+        if channel == "shell" and _is_cell(parent):
+            self._interrupted_early = False
+            signal.signal(signal.SIGINT, self._interrupt_early)
+        super().set_parent(ident, parent, channel)  # type: ignore[no-untyped-call]
+
+    def _interrupt_early(self, signum: int, frame: FrameType | None) -> None:
+        """Raised before the cell's own code, an interrupt would cost the reply."""
+        self._interrupted_early = True
+
     def pre_handler_hook(self) -> None:
-        """Let an interrupt reach the handler that runs, as in ipykernel."""
+        """Let an interrupt reach the handler that runs, as in ipykernel; a cell sees to its own."""
         super().pre_handler_hook()  # type: ignore[no-untyped-call]
-        signal.signal(signal.SIGINT, _interrupt)
+        cell = _is_cell(self.get_parent("shell"))  # type: ignore[no-untyped-call]
+        signal.signal(signal.SIGINT, self._interrupt_early if cell else _interrupt)
+
+    def post_handler_hook(self) -> None:
+        """Between two requests an interrupt is for nobody."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     async def do_execute(
         self, code: str, silent: bool, *args: Any, **kwargs: Any
@@ -194,16 +211,22 @@ class ExecutorKernel(IPythonKernel):
     async def _execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run a cell. An interrupt after its end is ignored: it must not cost the reply."""
         try:
+            signal.signal(signal.SIGINT, _interrupt)
+            if self._interrupted_early:
+                raise KeyboardInterrupt
             reply: dict[str, Any] = await super().do_execute(  # type: ignore[no-untyped-call]
                 code, silent, *args, **kwargs
             )
-        except KeyboardInterrupt as error:
-            # between the end of the user's code and the reply
+        except (KeyboardInterrupt, asyncio.CancelledError) as error:
+            # before the user's code (a coroutine is cancelled), or between its end and the reply
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            name = KeyboardInterrupt.__name__
+            content = {"ename": name, "evalue": str(error), "traceback": [name]}
+            if not silent:
+                self.send_response(self.iopub_socket, "error", content)  # type: ignore[no-untyped-call]
             reply = {
                 "status": "error",
-                "ename": type(error).__name__,
-                "evalue": str(error),
-                "traceback": [],
+                **content,
                 "execution_count": self.execution_count - 1,
                 "user_expressions": {},
                 "payload": [],
@@ -280,6 +303,10 @@ class ExecutorKernel(IPythonKernel):
                 target_name=comm.target_name,
                 target_module=comm.target_module,
             )
+
+
+def _is_cell(message: Any) -> bool:
+    return bool(message) and message["header"]["msg_type"] == "execute_request"
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

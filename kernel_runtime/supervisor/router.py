@@ -36,6 +36,8 @@ class Request:
     reply: dict[str, Any] | None = None
     replied: bool = False
     leaving: bool = False  # its cell asked for a restore: the supervisor gives its reply
+    begun: bool = False  # the executor has said that it is busy with it
+    when_begun: Callable[[], object] | None = None
     input_published: int | None = None  # the execution count under which it ran
     result: str | None = None  # what it showed as its result, as text
     inner: asyncio.Future[None] | None = None
@@ -138,6 +140,13 @@ class Router:
     def at_rest(self) -> bool:
         """Whether no request runs or waits, and nobody holds the queue."""
         return self.in_flight is None and not self._holds and not self._queue
+
+    @property
+    def current(self) -> Request | None:
+        """What users see running: in the executor's hands, or there once a checkpoint is made."""
+        if self.in_flight is not None or self._holds.keys() - {"checkpoint"}:
+            return self.in_flight
+        return next((r for r in self._queue if r.type == "execute_request"), None)
 
     def dispatch(self) -> None:
         """Hand on the next request if nothing stands in the way."""
@@ -246,6 +255,7 @@ class Router:
                 return
             if request is self.in_flight and request is not None:
                 self.last_parent = parent
+                self._has_begun(request)
                 if request.inner is not None:
                     return
         elif msg_type in _COMM_TYPES:
@@ -257,6 +267,13 @@ class Router:
         elif msg_type == "execute_result" and request is not None:
             request.result = json.loads(rest[2]).get("data", {}).get("text/plain")
         self._channels.forward("iopub", topic, header, rest)
+
+    @staticmethod
+    def _has_begun(request: Request) -> None:
+        request.begun = True
+        then, request.when_begun = request.when_begun, None
+        if then is not None:
+            then()
 
     def _finish(
         self, request: Request, topic: list[bytes], header: dict[str, Any], rest: list[bytes]

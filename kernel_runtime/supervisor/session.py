@@ -405,10 +405,19 @@ class Session:
         self.kernel_info = self.kernel_info or info
 
     async def interrupt(self) -> None:
-        """Interrupt the cell that runs; when none does, nothing happens."""
+        """Interrupt the cell that runs; when none does, nothing happens.
+
+        One that the executor has not yet begun is interrupted as soon as it has: between two cells
+        an interrupt strikes nobody.
+        """
         executor = self.executor
         self.inner.interrupted = True
-        if self.router.in_flight is not None and executor is not None and executor.alive:
+        request = self.router.current
+        if request is None or executor is None or not executor.alive:
+            return
+        if not request.begun:
+            request.when_begun = lambda: self.background(self.interrupt())
+        else:
             await self.sandbox.signal(executor.pid, signal.SIGINT, group=True)
 
     def now(self) -> datetime:

@@ -150,6 +150,29 @@ def test_interrupt(notebook, code):
     assert notebook.run("print('alive')").out == "alive"
 
 
+@pytest.mark.parametrize("code", ["time.sleep(60)", "await asyncio.sleep(60)"])
+@pytest.mark.parametrize("heard", ["idle", "busy", "execute_input"])
+def test_an_interrupt_before_the_code_runs_is_not_lost(notebook, heard, code):
+    notebook.run("import asyncio, time")
+    for _ in range(10):
+        before = notebook.send("time.sleep(0.05)")
+        msg_id = notebook.send(code)
+        # with the idle of the one, the other is in flight: the executor has not seen it yet
+        of = before if heard == "idle" else msg_id
+        while True:
+            message = notebook.client.get_iopub_msg(timeout=60)
+            notebook.unclaimed.append(message)
+            state = message["content"].get("execution_state")
+            if heard in (state, message["msg_type"]) and message["parent_header"]["msg_id"] == of:
+                break
+        notebook.interrupt()
+        assert notebook.wait(before).status == "ok"
+        cell = notebook.wait(msg_id)
+        assert cell.status == "error" and cell.reply["ename"] == cell.error.partition(":")[0]
+        assert cell.error.startswith(("KeyboardInterrupt", "CancelledError"))
+    assert notebook.run("print('alive')").out == "alive"
+
+
 def test_interrupt_by_signal_and_while_idle(notebook):
     notebook.run("x = 1")
     notebook.interrupt()
