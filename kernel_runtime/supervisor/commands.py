@@ -13,6 +13,7 @@ from kernel_runtime.engines.workspace.model import Part
 from kernel_runtime.errors import BadRequest, CheckpointRefused, RestoreRefused, TimeTravelError
 from kernel_runtime.supervisor.bringing import bring_files, chosen_paths
 from kernel_runtime.supervisor.channels import Message
+from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.command_types import check_types
 from kernel_runtime.supervisor.events import VERSION
 from kernel_runtime.supervisor.executors import Executor
@@ -279,9 +280,10 @@ class Commands:
         router.hold("manual")
         try:
             await self._wait_idle()
-            return await self._checkpoint(None, comment, label, pin)
+            taken = await self._take(None, comment, label, pin)
         finally:
             router.release("manual")
+        return await self._told(taken)  # cells go on meanwhile
 
     async def _checkpoint(
         self,
@@ -290,16 +292,25 @@ class Commands:
         label: str | None = None,
         pin: bool = False,
     ) -> dict[str, Any]:
+        return await self._told(await self._take(request, comment, label, pin))
+
+    async def _take(
+        self, request: Request | None, comment: str, label: str | None, pin: bool
+    ) -> Taken:
         session = self._session
         comment = comment if comment.strip() else ""
         async with session.lock:
-            taken = await session.checkpoints.take(
+            return await session.checkpoints.take(
                 "manual", request=request, comment=comment, label=label, pinned=pin
             )
+
+    async def _told(self, taken: Taken) -> dict[str, Any]:
+        session = self._session
+        record = session.timeline.record(taken.checkpoint)
         # who is told its number may rely on it, whatever happens to the machine then
         await session.captures.published(taken.checkpoint.id)
         return {
-            "checkpoint": session.timeline.record(taken.checkpoint),
+            "checkpoint": record,
             "pause_ms": taken.pause_ms,
             "problem": session.persistence.problem,
         }

@@ -233,19 +233,24 @@ class Environment:
         *,
         files: bool = True,
         quick: bool = False,
+        packages: list[dict[str, Any]] | None = None,
     ) -> dict[str, Any]:
         """Return {"files", "workspace", "packages", "complete"} of what changed; None: the present.
 
         files: list them; packages alone are told faster. quick: files of one size are told apart
         by their times, and few are listed. workspace: the files of an isolated one, which are in
-        the layers too.
+        the layers too. packages: which change, where that is known.
         """
         if self.engine is None:
             return {"files": [], "workspace": [], "packages": [], "complete": True}
         engine = self.engine
         sides = [engine.present() if c is None else _places(c)[0] for c in (before, after)]
         read, most = (0, _LISTED_QUICKLY) if quick else (COMPARED_BYTES, FILES_MOST)
-        found = await asyncio.to_thread(compare, engine, sides[0], sides[1], files, read, most)
+        found = await asyncio.to_thread(
+            compare, engine, sides[0], sides[1], files, read, most, packages is None
+        )
+        if packages is not None:
+            found["packages"] = packages
         roots = [os.getcwd(), *self._config.more_workspace] if self._config.is_isolated else []
         found["files"], found["workspace"] = _parted(found["files"], roots)
         return found

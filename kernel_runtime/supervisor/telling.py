@@ -93,7 +93,7 @@ class Teller:
             result["environment_paths"] = weight
         else:
             listed = few or plan.tell_s > TELL_S
-            told = asyncio.ensure_future(self.packages(plan, safety, listed))
+            told = asyncio.ensure_future(self.packages(plan, safety, listed, packages))
             await asyncio.wait([told], timeout=plan.tell_s)
             if told.done():
                 add(result, told.result())
@@ -129,8 +129,17 @@ class Teller:
             ]
         return found
 
-    async def packages(self, plan: Plan, safety: Taken, files: bool = True) -> dict[str, Any]:
-        """What the restore changes in the environment; files: each of them too."""
+    async def packages(
+        self,
+        plan: Plan,
+        safety: Taken,
+        files: bool = True,
+        known: list[dict[str, Any]] | None = None,
+    ) -> dict[str, Any]:
+        """What the restore changes in the environment; files: each of them too.
+
+        known: the packages, if it is known which change.
+        """
         session = self._session
         if plan.environment is None or safety.environment is None:
             return {}
@@ -140,6 +149,7 @@ class Teller:
                 plan.environment,
                 files=files,
                 quick=plan.tell_s <= TELL_S,
+                packages=known,
             )
         except OSError as error:
             session.log.warning("What the restore changes outside is not known: %s", error)

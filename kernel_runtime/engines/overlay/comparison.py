@@ -24,6 +24,7 @@ def compare(
     list_files: bool = True,
     compared_bytes: int = COMPARED_BYTES,
     most: int = FILES_MOST,
+    list_packages: bool = True,
 ) -> dict[str, Any]:
     """Return files, packages and whether the files are all there are. Reads the disk.
 
@@ -64,6 +65,6 @@ def compare(
                 "after": one.after,
                 "where": one.where,
             }
-            for one in package_changes(*sides)
+            for one in (package_changes(*sides) if list_packages else ())
         ]
     return {"files": files, "packages": packages, "complete": complete}
