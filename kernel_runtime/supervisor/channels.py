@@ -33,8 +33,9 @@ class Heartbeat(threading.Thread):
 
     def __init__(self, endpoint: str, curve: dict[str, bytes]) -> None:
         super().__init__(name="heartbeat", daemon=True)
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
+        # not _context: since Python 3.14 a thread has one of its own
+        self._zmq: zmq.Context[Any] = zmq.Context()
+        self._socket = self._zmq.socket(zmq.ROUTER)
         self._socket.linger = 0
         _secure(self._socket, curve)
         self.port = _bind(self._socket, endpoint)

@@ -130,7 +130,10 @@ class Planner:
                 try:
                     plan.files = await session.files.plan(files.ref, part, allow_missing=partial)
                 except WorkspaceError as error:
-                    raise RestoreRefused(str(error)) from error
+                    raise RestoreRefused(
+                        f"The files of {name} cannot be brought back. {error} Nothing was changed; "
+                        f"to take memory alone: %restore {target.number} --only process."
+                    ) from error
                 except OSError as error:
                     raise RestoreRefused(
                         f"The files of {name} cannot be brought back: {error.filename}: "

@@ -9,10 +9,21 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+import zmq
 
 from tests.conftest import QUEUE_FILLS
 
 Start = Callable[..., object]
+
+
+def test_heartbeats_are_echoed(notebook):
+    info = notebook.client.get_connection_info()
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.linger = 0
+        socket.connect(f"tcp://{info['ip']}:{info['hb_port']}")
+        for word in (b"ping", b"again"):
+            socket.send(word)
+            assert socket.poll(60_000) and socket.recv() == word
 
 
 def test_kernel_info_announces_time_travel_and_no_debugger(notebook):

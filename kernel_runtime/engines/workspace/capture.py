@@ -84,7 +84,7 @@ class Capturer:
             self._complete = False
             if isinstance(cause, BlobStoreFull):
                 self._forget_everything()
-            raise WorkspaceCaptureFailed(str(cause)) from cause
+            raise WorkspaceCaptureFailed(self._told(cause)) from cause
         self._complete = True
         states = [root.state for root in self.roots if root.state is not None]
         self.last = Snapshot(
@@ -138,6 +138,14 @@ class Capturer:
         self._lease.close()
 
     # -- inside -------------------------------------------------------------------------------
+    def _told(self, cause: Exception) -> str:
+        """What went wrong; a root that could not be opened is called by its whole path."""
+        name = getattr(cause, "filename", None)
+        if isinstance(cause, OSError) and isinstance(name, bytes):
+            for root in self.roots:
+                if os.path.basename(os.fsencode(root.path)) == name:
+                    return f"{root.path}: {cause.strerror}"
+        return str(cause)
 
     def _forget_everything(self) -> None:
         """Give the room of a capture back that did not fit, and rely on nothing it stored."""
