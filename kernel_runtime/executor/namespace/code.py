@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import gc
 import importlib
 import importlib.util
 import marshal
@@ -98,7 +99,40 @@ def reduce_cell(cell: types.CellType, context: Any) -> tuple[Any, ...]:
         content = (cell.cell_contents,)
     except ValueError:
         return make_cell, ()
+    if type(content[0]) is dict and (cls := _class_of(content[0])) is not None:
+        return make_cell, (), (cls,), None, None, set_class_cell
     return make_cell, (), content, None, None, set_cell
+
+
+def _class_of(members: dict[str, Any]) -> type | None:
+    """The class whose own dictionary this is.
+
+    Since Python 3.12 a scope within a class, since 3.14 each annotated method, can hold it in a
+    cell (``__classdict__``, PEP 695 and PEP 649).
+    """
+    if "__module__" not in members or "__qualname__" in members:
+        return None  # a class's own has the one and not the other
+    kinds = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    owners = (each.__objclass__ for each in members.values() if type(each) in kinds)
+    found = next((owner for owner in owners if _is_dictionary_of(owner, members)), None)
+    if found is None:  # with empty __slots__ nothing in it says whose it is
+        referrers = gc.get_referrers(members)
+        found = next((each for each in referrers if _is_dictionary_of(each, members)), None)
+    return found
+
+
+def _is_dictionary_of(cls: Any, members: dict[str, Any]) -> bool:
+    return isinstance(cls, type) and _dictionary_of(cls) is members
+
+
+def _dictionary_of(cls: type) -> dict[str, Any]:
+    members: dict[str, Any] = gc.get_referents(_members_of(cls))[0]
+    return members
+
+
+def set_class_cell(cell: types.CellType, content: tuple[type]) -> None:
+    """Fill a rebuilt cell with the dictionary of a class itself."""
+    cell.cell_contents = _dictionary_of(content[0])
 
 
 def make_cell() -> types.CellType:

@@ -169,7 +169,8 @@ def reduce_compressed(obj: Any, context: Context) -> Any:
     """For reading: opened again and read up to the same place. For writing it cannot be kept."""
     kind = type(obj).__name__
     if obj.closed:
-        return make_closed_compressed, (type(obj), getattr(obj, "name", None))
+        # not obj.name: as a property, which it can be since Python 3.13, it raises
+        return make_closed_compressed, (type(obj), vars(obj).get("name"))
     if not obj.readable():
         raise NotKept(f"a {kind} that is being written cannot be kept: close it first")
     file = getattr(obj, "fileobj", None) or getattr(obj, "_fp", None)
