@@ -26,8 +26,11 @@ LIBRARY = ROOT / "kernel_runtime" / "native" / "libtimetravel.so"
 PATIENCE = 60.0
 """Seconds after which a message that does not come fails the test."""
 
-QUEUE_FILLS = "__import__('time').sleep(0.5)"
-"""For the start of a cell that fails: what is sent with it is there by then, and aborted."""
+UNTIL_GO = (
+    "while not __import__('os').path.exists('go'): __import__('time').sleep(0.01)\n"
+    "__import__('os').remove('go')\n"
+)
+"""For the start of a cell that `Notebook.send_queue` sends."""
 
 
 @dataclass
@@ -108,6 +111,13 @@ class Notebook:
         """Send a cell; do not wait."""
         return str(self.client.execute(code, **options))
 
+    def send_queue(self, first: str, *others: str) -> list[str]:
+        """Send cells. When the first has passed UNTIL_GO, the others wait behind it."""
+        ids = [self.send(first), *map(self.send, others)]
+        self.command("status")  # sent after them, and answered: they are there
+        (self.cwd / "go").touch()
+        return ids
+
     def wait(self, msg_id: str, timeout: float = PATIENCE) -> Cell:
         """Collect what belongs to a cell until its idle, then its reply."""
         cell = Cell(msg_id)
@@ -136,9 +146,48 @@ class Notebook:
         """Run cells in order."""
         return [self.run(code) for code in codes]
 
+    def until_printed(self, msg_id: str, text: str = "") -> None:
+        """Wait until a cell itself has printed a text; `wait` finds its messages all the same.
+
+        Its echoed source, or what another cell prints, is not taken for it.
+        """
+
+        def printed() -> str:
+            mine = [m for m in self.unclaimed if m["parent_header"].get("msg_id") == msg_id]
+            return Cell(msg_id, messages=mine).text()
+
+        while not (found := printed()) or text not in found:
+            self.unclaimed.append(self.client.get_iopub_msg(timeout=PATIENCE))
+
+    def until_said(self, text: str, before: str = "") -> str:
+        """Wait until a text is printed by anything; return all that was. before: known already.
+
+        For what is said in the background, after the cell that it is about has ended.
+        """
+
+        def said() -> str:
+            streams = [m for m in self.unclaimed if m["msg_type"] == "stream"]
+            return before + "".join(m["content"]["text"] for m in streams)
+
+        while text not in (found := said()):
+            self.unclaimed.append(self.client.get_iopub_msg(timeout=PATIENCE))
+        return found
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait for a message on IOPub that is as wanted; those before it are unclaimed."""
+        while not (found := [m for m in self.unclaimed if wanted(m)]):
+            self.unclaimed.append(self.client.get_iopub_msg(timeout=PATIENCE))
+        return found[0]
+
+    def shut_down(self) -> None:
+        """End the kernel as a server does; it must end by itself."""
+        process = self.manager.provisioner.process
+        self.manager.shutdown_kernel()
+        assert process.wait(timeout=PATIENCE) == 0
+
     def interrupt(self) -> None:
-        """As the button does."""
-        self.manager.interrupt_kernel()
+        """As the button does; with the reply, what is running has been sent the signal."""
+        assert self.control("interrupt_request", {})["status"] == "ok"
 
     def settle(self, timeout: float = 0.3) -> list[dict[str, Any]]:
         """Return the IOPub messages that still come within a while."""
@@ -213,6 +262,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         if listed:  # with a connection file where servers put theirs
             manager.connection_file = str(runtime / f"kernel-{uuid.uuid4()}.json")
         manager.prefix, manager.arguments = prefix, arguments
+        manager.shutdown_wait_time = PATIENCE  # a slow end is not cut short by a kill
         manager.start_kernel(cwd=str(where), env={**os.environ, **(env or {})})
         client = manager.blocking_client()
         client.start_channels()

@@ -408,9 +408,9 @@ def test_11_what_is_written_under_the_home_directory(start, home):
         "(h/'results/run.csv').write_text('1\\n')"
     )
     a = checkpoint(notebook, "home")
-    late = [m["content"]["text"] for m in notebook.settle(1.0) if m["msg_type"] == "stream"]
-    told = cell.text("stderr") + "".join(late)
-    assert "seen by this notebook only" in told and "%timetravel apply" in told, told
+    told = notebook.until_said("%timetravel apply", cell.text("stderr"))
+    assert "seen by this notebook only" in told, told
+    notebook.settle(1.0)
     # at once: the host sees nothing of it
     written = [home / ".cache/hub/model.bin", home / ".token", home / "results/run.csv"]
     assert not any(path.exists() for path in written)

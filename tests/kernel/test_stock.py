@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 
 import psutil
 import pytest
 
-from tests.conftest import QUEUE_FILLS
+from tests.conftest import UNTIL_GO
 
 Start = Callable[..., object]
 
@@ -75,7 +74,7 @@ def test_rich_display_pandas_and_matplotlib(notebook):
 
 
 def test_errors_have_a_traceback_and_abort_the_queue(notebook):
-    ids = [notebook.send(c) for c in (f"{QUEUE_FILLS}; 1/0", "print('not run')")]
+    ids = notebook.send_queue(f"{UNTIL_GO}1/0", "print('not run')")
     failed, aborted = (notebook.wait(i) for i in ids)
     assert failed.error == "ZeroDivisionError: division by zero"
     assert any("ZeroDivisionError" in line for line in failed.reply["traceback"])
@@ -101,7 +100,7 @@ def test_user_expressions_silent_and_history(notebook):
 
 def test_input_and_getpass(notebook):
     def answer(msg_id: str, value: str) -> bool:
-        request = notebook.client.get_stdin_msg(timeout=20)
+        request = notebook.client.get_stdin_msg(timeout=60)
         assert request["parent_header"]["msg_id"] == msg_id
         notebook.client.input(value)
         return bool(request["content"]["password"])
@@ -117,12 +116,12 @@ def test_input_and_getpass(notebook):
 
 def test_input_is_interrupted_at_once_and_a_late_answer_is_dropped(notebook):
     msg_id = notebook.send("who = input('name? ')", allow_stdin=True)
-    notebook.client.get_stdin_msg(timeout=20)
+    notebook.client.get_stdin_msg(timeout=60)
     notebook.interrupt()
     assert "KeyboardInterrupt" in notebook.wait(msg_id).error
     notebook.client.input("late")
     msg_id = notebook.send("print(input('again? '))", allow_stdin=True)
-    notebook.client.get_stdin_msg(timeout=20)
+    notebook.client.get_stdin_msg(timeout=60)
     notebook.client.input("fresh")
     assert notebook.wait(msg_id).out == "fresh"
 
@@ -140,8 +139,7 @@ def test_input_is_interrupted_at_once_and_a_late_answer_is_dropped(notebook):
 )
 def test_interrupt(notebook, code):
     msg_id = notebook.send(code)
-    while notebook.client.get_iopub_msg(timeout=20)["msg_type"] != "stream":
-        pass
+    notebook.until_printed(msg_id)
     notebook.interrupt()
     notebook.interrupt()
     cell = notebook.wait(msg_id)
@@ -177,11 +175,10 @@ def test_interrupt_by_signal_and_while_idle(notebook):
     notebook.run("x = 1")
     notebook.interrupt()
     os.kill(notebook.pid, signal.SIGINT)
-    time.sleep(0.2)
+    notebook.command("status")  # by then it has seen the signal
     assert notebook.run("print(x)").out == "1"
     msg_id = notebook.send("import time\nprint('in')\ntime.sleep(60)")
-    while notebook.client.get_iopub_msg(timeout=20)["msg_type"] != "stream":
-        pass
+    notebook.until_printed(msg_id)
     os.kill(notebook.pid, signal.SIGINT)
     assert "KeyboardInterrupt" in notebook.wait(msg_id).error
 
@@ -193,8 +190,8 @@ def test_tasks_live_on_between_cells(notebook):
         "        n += 1; await asyncio.sleep(.01)\n"
         "task = asyncio.ensure_future(tick())"
     )
-    first = int(notebook.run("import asyncio; await asyncio.sleep(.2); n").result)
-    assert int(notebook.run("await asyncio.sleep(.2); n").result) > first > 2
+    for _ in range(2):
+        notebook.run("seen = n\nwhile n < seen + 3: await asyncio.sleep(.01)")
 
 
 def test_complete_inspect_is_complete_history(notebook):
@@ -202,7 +199,7 @@ def test_complete_inspect_is_complete_history(notebook):
     notebook.run("alpha_value = 3")
 
     def ask(msg_id: str):
-        while (reply := client.get_shell_msg(timeout=20))["parent_header"]["msg_id"] != msg_id:
+        while (reply := client.get_shell_msg(timeout=60))["parent_header"]["msg_id"] != msg_id:
             pass
         return reply["content"]
 
@@ -291,7 +288,7 @@ def test_atexit_runs_and_nothing_is_left(start_notebook, tmp_path):
     assert len(family) >= 3
     notebook.manager.shutdown_kernel()
     assert (notebook.cwd / "bye").exists()
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
     assert list((tmp_path / "r").iterdir()) == []
 
@@ -301,7 +298,7 @@ def test_kill_of_the_supervisor_leaves_nothing(start_notebook, tmp_path):
     notebook.run("import subprocess; p = subprocess.Popen(['sleep', '1000'])")
     family = psutil.Process(notebook.pid).children(recursive=True)
     os.kill(notebook.pid, signal.SIGKILL)
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
     assert not [p for p in (tmp_path / "r").iterdir() if p.name.startswith("timetravel")]
 
@@ -312,7 +309,7 @@ def test_restart_gives_a_clean_session(notebook):
     notebook.manager.restart_kernel()
     notebook.client.wait_for_ready(timeout=60)
     assert notebook.run("print('n' in dir())").out == "False"
-    assert not psutil.wait_procs(old, timeout=5)[1]
+    assert not psutil.wait_procs(old, timeout=60)[1]
 
 
 def test_no_zombies(notebook, ability):
@@ -320,11 +317,14 @@ def test_no_zombies(notebook, ability):
     cell = notebook.run(
         "import subprocess, time\n"
         "for _ in range(50): subprocess.run(['sh', '-c', '(sleep 0.1 &) ; exit'])\n"
-        "time.sleep(1)\n"
-        "print(subprocess.run(\"ps -eo stat | grep -c '^Z'\", shell=True, capture_output=True,"
-        " text=True).stdout.strip())"
+        "def zombies():\n"
+        "    return subprocess.run(\"ps -eo stat | grep '^Z'\", shell=True, capture_output=True,"
+        " text=True).stdout\n"
+        "end = time.monotonic() + 30\n"
+        "while zombies() and time.monotonic() < end: time.sleep(.1)\n"
+        "print(zombies())"
     )
-    assert cell.out == "0"
+    assert cell.out == ""
     assert os.getpid() != 1
 
 
