@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
+import socket
 import subprocess
 import sys
 import time
@@ -83,11 +85,43 @@ class Cell:
         return [m for m in self.messages if m["msg_type"] == msg_type]
 
 
+def _own_ports() -> Iterator[int]:
+    """Free ports that neither another run of the tests takes nor who asks the system for any.
+
+    jupyter_client chooses a port and lets it go again, and the kernel binds it when it is up: runs
+    side by side would choose the same one now and then (the system gives one of 14,000).
+    """
+    held = socket.socket(socket.AF_UNIX)  # as long as this process lives
+    for number in range(40):
+        with contextlib.suppress(OSError):
+            held.bind(f"\0jupyter-timetravel-tests-{number}")
+            break
+    else:
+        raise RuntimeError("too many runs of the tests at once")
+    first = 10_000 + number * 500  # net.ipv4.ip_local_port_range begins at 32768
+    for port in itertools.cycle(range(first, first + 500)):
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        yield port
+
+
+PORTS = _own_ports()
+
+
 class Manager(KernelManager):
     """Starts the supervisor of this checkout with given arguments, installed or not."""
 
     prefix: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.cache_ports = False  # of its provisioner's own choice
+        for channel in ("shell", "iopub", "stdin", "control", "hb"):
+            setattr(self, f"{channel}_port", next(PORTS))
 
     @property
     def kernel_spec(self) -> KernelSpec:

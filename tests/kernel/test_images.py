@@ -102,12 +102,16 @@ def test_a_capture_is_said_to_be_ready_once_its_row_is_on_the_disk(
     images = tmp_path / "store" / "images"
     store = open_store(tmp_path / "store")
     for _ in range(10):
+        before = store.references("process", "image")
         sent = notebook.send("%checkpoint")
         writing: list[Path] = []
         end = time.monotonic() + 60
-        while not writing:
+        while not writing and store.references("process", "image") == before:
             writing = list(images.glob("tmp-*"))
             assert time.monotonic() < end
+        if not writing:  # it was there and gone between two looks
+            notebook.wait(sent)
+            continue
         file = tmp_path / "store" / FILE_NAME
         with contextlib.closing(sqlite3.connect(file, timeout=60)) as database:
             is_held, locked, known = False, 0.0, None
