@@ -284,7 +284,7 @@ def host_files(*paths):
 
 POSTINST = """#!/bin/sh
 set -e
-adduser --system --quiet ttuser; sleep 3; ldconfig
+adduser --system --quiet ttuser; touch /usr/share/tt-a/waits; sleep 3; ldconfig
 update-alternatives --quiet --install /usr/bin/ttedit ttedit /bin/cat 10
 """
 
@@ -328,7 +328,8 @@ def test_07_dpkg_killed_in_the_middle(start, deb):
         "import subprocess, time, signal\n"
         f"p = subprocess.Popen('dpkg -i {deb}', shell=True, start_new_session=True,"
         " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
-        "time.sleep(1.0); os.killpg(p.pid, signal.SIGKILL); p.wait()"
+        "while not os.path.exists('/usr/share/tt-a/waits'): time.sleep(0.01)\n"
+        "os.killpg(p.pid, signal.SIGKILL); p.wait()"
     )
     broken = notebook.run("!dpkg --audit; getent passwd ttuser").out
     assert "tt-a" in broken
