@@ -98,6 +98,16 @@ def test_user_expressions_silent_and_history(notebook):
     assert notebook.run("x").count == before + 1
 
 
+def test_what_the_kernel_has_to_say_is_not_said_in_a_silent_cell(notebook):
+    ids = [notebook.send(f"print('in')\n{UNTIL_GO}"), notebook.send("", silent=True)]
+    notebook.until_printed(ids[0])
+    ids.append(notebook.send(""))
+    notebook.command("tell", group="g", text="hear this", state={})
+    (notebook.cwd / "go").touch()
+    said = ["hear this" in notebook.wait(one).text("stderr") for one in ids]
+    assert said == [False, False, True]
+
+
 def test_input_and_getpass(notebook):
     def answer(msg_id: str, value: str) -> bool:
         request = notebook.client.get_stdin_msg(timeout=60)
@@ -264,6 +274,19 @@ def test_output_of_a_forked_child_arrives_once(notebook):
         "os.waitpid(pid, 0); print('parent')"
     )
     assert cell.out.split() == ["child", "parent"]
+
+
+def test_late_output_of_a_child_belongs_to_the_cell_that_ran_last(notebook):
+    cell = notebook.run(
+        "import subprocess\n"
+        "late = 'while [ ! -e go ]; do sleep 0.05; done; echo late'\n"
+        "child = subprocess.Popen(late, shell=True)"
+    )
+    notebook.client.complete("chi", reply=True, timeout=60)
+    notebook.run("", silent=True)
+    (notebook.cwd / "go").touch()
+    late = notebook.until(lambda m: "late" in m["content"].get("text", ""))
+    assert late["parent_header"]["msg_id"] == cell.msg_id
 
 
 def test_usage_request(notebook):
