@@ -64,8 +64,7 @@ def run_to_its_death(session: Any, code: str) -> None:
 def check_all_checkpoints(session: Any, known: dict[int, str]) -> None:
     """Whatever is published has its files."""
     session.check_swept()
-    listed = session.notebook.command("list")["checkpoints"]
-    for number in [c["number"] for c in listed if c["number"] in known][-3:]:
+    for number in [number for number in session.kept() if number in known][-3:]:
         session.notebook.run(f"%restore {number} --only files")
         assert session.state() == known[number]
 

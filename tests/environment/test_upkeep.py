@@ -92,5 +92,5 @@ def test_killed_while_layers_are_merged(session, place):
     session.start()
     session.check_swept()
     assert session.state() == "a9"
-    listed = {c["number"] for c in session.notebook.command("list")["checkpoints"]}
+    listed = session.kept()
     check(session, {number: text for number, text in known.items() if number in listed})
