@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
+import socket
 import subprocess
 import sys
 import time
@@ -26,8 +28,11 @@ LIBRARY = ROOT / "kernel_runtime" / "native" / "libtimetravel.so"
 PATIENCE = 60.0
 """Seconds after which a message that does not come fails the test."""
 
-QUEUE_FILLS = "__import__('time').sleep(0.5)"
-"""For the start of a cell that fails: what is sent with it is there by then, and aborted."""
+UNTIL_GO = (
+    "while not __import__('os').path.exists('go'): __import__('time').sleep(0.01)\n"
+    "__import__('os').remove('go')\n"
+)
+"""For the start of a cell that `Notebook.send_queue` sends."""
 
 
 @dataclass
@@ -80,11 +85,43 @@ class Cell:
         return [m for m in self.messages if m["msg_type"] == msg_type]
 
 
+def _own_ports() -> Iterator[int]:
+    """Free ports that neither another run of the tests takes nor who asks the system for any.
+
+    jupyter_client chooses a port and lets it go again, and the kernel binds it when it is up: runs
+    side by side would choose the same one now and then (the system gives one of 14,000).
+    """
+    held = socket.socket(socket.AF_UNIX)  # as long as this process lives
+    for number in range(40):
+        with contextlib.suppress(OSError):
+            held.bind(f"\0jupyter-timetravel-tests-{number}")
+            break
+    else:
+        raise RuntimeError("too many runs of the tests at once")
+    first = 10_000 + number * 500  # net.ipv4.ip_local_port_range begins at 32768
+    for port in itertools.cycle(range(first, first + 500)):
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        yield port
+
+
+PORTS = _own_ports()
+
+
 class Manager(KernelManager):
     """Starts the supervisor of this checkout with given arguments, installed or not."""
 
     prefix: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.cache_ports = False  # of its provisioner's own choice
+        for channel in ("shell", "iopub", "stdin", "control", "hb"):
+            setattr(self, f"{channel}_port", next(PORTS))
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -107,6 +144,13 @@ class Notebook:
     def send(self, code: str, **options: Any) -> str:
         """Send a cell; do not wait."""
         return str(self.client.execute(code, **options))
+
+    def send_queue(self, first: str, *others: str) -> list[str]:
+        """Send cells. When the first has passed UNTIL_GO, the others wait behind it."""
+        ids = [self.send(first), *map(self.send, others)]
+        self.command("status")  # sent after them, and answered: they are there
+        (self.cwd / "go").touch()
+        return ids
 
     def wait(self, msg_id: str, timeout: float = PATIENCE) -> Cell:
         """Collect what belongs to a cell until its idle, then its reply."""
@@ -136,9 +180,48 @@ class Notebook:
         """Run cells in order."""
         return [self.run(code) for code in codes]
 
+    def until_printed(self, msg_id: str, text: str = "") -> None:
+        """Wait until a cell itself has printed a text; `wait` finds its messages all the same.
+
+        Its echoed source, or what another cell prints, is not taken for it.
+        """
+
+        def printed() -> str:
+            mine = [m for m in self.unclaimed if m["parent_header"].get("msg_id") == msg_id]
+            return Cell(msg_id, messages=mine).text()
+
+        while not (found := printed()) or text not in found:
+            self.unclaimed.append(self.client.get_iopub_msg(timeout=PATIENCE))
+
+    def until_said(self, text: str, before: str = "") -> str:
+        """Wait until a text is printed by anything; return all that was. before: known already.
+
+        For what is said in the background, after the cell that it is about has ended.
+        """
+
+        def said() -> str:
+            streams = [m for m in self.unclaimed if m["msg_type"] == "stream"]
+            return before + "".join(m["content"]["text"] for m in streams)
+
+        while text not in (found := said()):
+            self.unclaimed.append(self.client.get_iopub_msg(timeout=PATIENCE))
+        return found
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait for a message on IOPub that is as wanted; those before it are unclaimed."""
+        while not (found := [m for m in self.unclaimed if wanted(m)]):
+            self.unclaimed.append(self.client.get_iopub_msg(timeout=PATIENCE))
+        return found[0]
+
+    def shut_down(self) -> None:
+        """End the kernel as a server does; it must end by itself."""
+        process = self.manager.provisioner.process
+        self.manager.shutdown_kernel()
+        assert process.wait(timeout=PATIENCE) == 0
+
     def interrupt(self) -> None:
-        """As the button does."""
-        self.manager.interrupt_kernel()
+        """As the button does; with the reply, what is running has been sent the signal."""
+        assert self.control("interrupt_request", {})["status"] == "ok"
 
     def settle(self, timeout: float = 0.3) -> list[dict[str, Any]]:
         """Return the IOPub messages that still come within a while."""
@@ -213,6 +296,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         if listed:  # with a connection file where servers put theirs
             manager.connection_file = str(runtime / f"kernel-{uuid.uuid4()}.json")
         manager.prefix, manager.arguments = prefix, arguments
+        manager.shutdown_wait_time = PATIENCE  # a slow end is not cut short by a kill
         manager.start_kernel(cwd=str(where), env={**os.environ, **(env or {})})
         client = manager.blocking_client()
         client.start_channels()

@@ -60,6 +60,11 @@ class Request:
         return self.type == "execute_request" and not self.content.get("silent", False)
 
     @property
+    def has_cell(self) -> bool:
+        """The same of one whose content has not been read yet."""
+        return self.type == "execute_request" and not json.loads(self.frames[3]).get("silent")
+
+    @property
     def code(self) -> str:
         return str(self.content.get("code", ""))
 
@@ -93,6 +98,8 @@ class Router:
         """Answers requests while there is no executor."""
         self.page_comms: dict[str, str] = {}
         self.last_parent: dict[str, Any] = {}
+        """Of the request in flight, or of the cell that ran last: what is said goes there."""
+        self._last_cell: dict[str, Any] = {}
         self.joiner = StreamJoiner(self._publish_stream)
 
     # From clients
@@ -255,6 +262,8 @@ class Router:
                 return
             if request is self.in_flight and request is not None:
                 self.last_parent = parent
+                if request.is_cell and request.inner is None:
+                    self._last_cell = parent
                 self._has_begun(request)
                 if request.inner is not None:
                     return
@@ -283,6 +292,8 @@ class Router:
             self._channels.forward("iopub", topic, header, rest)
             return
         self._waiting_input = None
+        # no page shows what comes of a completion, or of what a front end runs for itself
+        self.last_parent = self._last_cell
         if request.inner is not None:
             self.in_flight = None
         elif not request.leaving:
@@ -361,8 +372,11 @@ class Router:
         self._publish_stream(name, text, parent)
 
     def say_next(self, text: str) -> None:
-        """Tell the user in the cell that runs next, or waits to run."""
-        waiting = next((r for r in self._queue if r.type == "execute_request"), None)
+        """Tell the user in the cell that runs next, or waits to run.
+
+        Not in a silent one: that is a front end's own, which shows nobody what comes of it.
+        """
+        waiting = next((r for r in self._queue if r.has_cell), None)
         if waiting is not None:
             self.say(f"time travel: {text}\n", waiting.message, "stderr")
         else:
@@ -434,7 +448,7 @@ class Router:
         for request in self._comms_in_flight.values():
             self.status("idle", request)
         self._comms_in_flight.clear()
-        self.last_parent = {}
+        self.last_parent = self._last_cell = {}
 
     def reconcile_comms(self, living: dict[str, str], parent: Message | None) -> list[str]:
         """Close on the page the comms that the new executor does not know.

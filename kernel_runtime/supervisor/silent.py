@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,8 +25,9 @@ def silent_mounts(roots: Iterable[Path]) -> list[str]:
     threads = [threading.Thread(target=_ask, args=(p, answered), daemon=True) for p in asked]
     for thread in threads:
         thread.start()
+    end = time.monotonic() + _ANSWER_S
     for thread in threads:
-        thread.join(_ANSWER_S / len(threads))
+        thread.join(max(0.0, end - time.monotonic()))
     return sorted(asked - answered)
 
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _FEW = 200
 """Paths that layers may touch for a reply to wait for a list of them."""
 
+_FEW_S = 0.3
+"""Seconds that a reply waits for that list at most; it takes some milliseconds, more only where the
+machine is busy. A report in two parts is worse than one a little later."""
+
 _HOST_S = 0.3
 _HOST_LATEST_S = 5.0
 """Seconds after a restore in which a moment without a cell is waited for, to look at the host."""
@@ -94,7 +98,7 @@ class Teller:
         else:
             listed = few or plan.tell_s > TELL_S
             told = asyncio.ensure_future(self.packages(plan, safety, listed, packages))
-            await asyncio.wait([told], timeout=plan.tell_s)
+            await asyncio.wait([told], timeout=max(plan.tell_s, _FEW_S if few else 0.0))
             if told.done():
                 add(result, told.result())
             else:

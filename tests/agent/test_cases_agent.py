@@ -118,7 +118,8 @@ async def test_04_two_agents_and_one_server(
         slow: list[dict[str, Any]] = []
 
         async def sleeping() -> None:
-            slow.append(await ask.run(b, "import time; time.sleep(3); print(who)"))
+            code = "import time\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint(who)"
+            slow.append(await ask.run(b, code))
 
         group.start_soon(sleeping)
         while not (await ask("status", notebook=str(b)))["busy"]:
@@ -126,6 +127,7 @@ async def test_04_two_agents_and_one_server(
         await ask("restore", notebook=str(a), checkpoint="A-good")
         assert not slow, "b's cell was still running"
         assert (await ask.run(a, "who"))["result"] == "'A'"
+        (b.parent / "go").touch()
         while not slow:
             await anyio.sleep(0.05)
         assert slow[0]["stdout"] == "B2\n"
@@ -144,7 +146,10 @@ async def test_05_a_cell_that_outlasts_its_limit(
 ) -> None:
     async with agent() as ask:
         await ask.run(book, "log = []")
-        code = "import time\nfor i in range(8):\n    time.sleep(0.4); log.append(i)\n"
+        code = (
+            "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+            "for i in range(8): log.append(i)\n"
+        )
         cut = await ask("run_cell", notebook=str(book), code=code, timeout_s=1)
         assert (cut["state"], cut["outcome"], cut["checkpoint"]) == ("running", None, None)
         # refused within its limit: then nothing is made later either
@@ -158,6 +163,8 @@ async def test_05_a_cell_that_outlasts_its_limit(
         async with anyio.create_task_group() as group:  # both sent at once
             group.start_soon(lambda: keep("made", "checkpoint", label="after-timeout"))
             group.start_soon(lambda: keep("third", "run_cell", code="print(len(log))"))
+            await anyio.sleep(0.3)  # most often both wait by then
+            (book.parent / "go").touch()
         rest = await ask("wait_for_cell", notebook=str(book), cell=cut["cell"])
         assert (rest["state"], rest["outcome"]) == ("finished", "ok")
         count = answers["third"]["stdout"].strip()

@@ -114,7 +114,7 @@ async def test_a_server_that_is_killed_takes_its_kernels_along(book: Path, tt: S
             server.kill()
             with anyio.fail_after(30):
                 await ask("kernels")
-    gone, left = psutil.wait_procs(kernels, timeout=30)
+    gone, left = psutil.wait_procs(kernels, timeout=60)
     assert gone and not left
     assert tt("show", book, "mine", "--json")["variables"]["x"]["value"] == "1"
 
@@ -190,9 +190,12 @@ async def test_a_kernel_that_ends_while_a_cell_runs_is_told(book: Path, on: Star
 async def test_a_call_that_is_cancelled_and_a_cell_that_kills_its_process(book: Path) -> None:
     async with agent() as ask:
         await ask.run(book, "import os, time; log = []")
-        with anyio.move_on_after(1) as given_up:
-            await ask.run(book, "log.append(1)\nwhile True: time.sleep(0.01)")
-        assert given_up.cancelled_caught
+        async with anyio.create_task_group() as group:
+            running = "log.append(1); open('runs', 'w').close()\nwhile True: time.sleep(0.01)"
+            group.start_soon(ask.run, book, running)
+            while not (book.parent / "runs").exists():
+                await anyio.sleep(0.05)
+            group.cancel_scope.cancel()
         told = await ask.refused("run_cell", notebook=str(book), code="len(log)", timeout_s=0.3)
         assert told["ename"] == "KernelBusy"
         await ask("interrupt", notebook=str(book))
@@ -211,7 +214,7 @@ async def test_alternatives(book: Path) -> None:
             "x = None; 1/0",
             "x += 2\nwhile True: time.sleep(0.01)",
         ]
-        more = {"notebook": str(book), "alternatives": tries, "timeout_s": 3}
+        more = {"notebook": str(book), "alternatives": tries, "timeout_s": 10}
         told = await ask("try_alternatives", **more, score="x", keep="highest")
         outcomes = [one["outcome"] for one in told["alternatives"]]
         assert outcomes == ["ok", "ok", "error", "timed out"]

@@ -76,7 +76,7 @@ def running_server(
         yield Server(url, notebooks, runtime)
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=60)
 
 
 def _address(process: subprocess.Popen[bytes], folder: Path, log: Path) -> str:

@@ -95,12 +95,13 @@ def test_messages_of_others_stay_where_they_are(notebook, client):
     assert client.list()
     cell = notebook.run("print(x)")
     assert cell.out == "1"
-    reply = notebook.client.get_control_msg(timeout=10)
+    reply = notebook.client.get_control_msg(timeout=60)
     assert reply["parent_header"]["msg_id"] == request["header"]["msg_id"]
 
 
 def test_a_checkpoint_waits_for_the_running_cell(notebook, client):
-    running = notebook.send("import time; time.sleep(1); done = 1")
+    running = notebook.send("import time; print('in'); time.sleep(1); done = 1")
+    notebook.until_printed(running)
     record = client.checkpoint("after")
     assert notebook.wait(running).status == "ok"
     assert client.get(record.id).variables["done"]["value"] == "1"

@@ -69,7 +69,7 @@ def test_a_connection_to_the_host_is_cut_and_seen(start: START, place: Path, doc
     notebook = start(env=of_a_notebook(place))
     notebook.run(
         "import socket\n"
-        f"s = socket.create_connection(('host.docker.internal', {echo.port})); s.settimeout(5)\n"
+        f"s = socket.create_connection(('host.docker.internal', {echo.port})); s.settimeout(50)\n"
         "s.sendall(b'one'); print(s.recv(3))"
     )
     notebook.run("k = 41\n%checkpoint --label c2")

@@ -69,7 +69,9 @@ def test_the_container_goes_away_again_and_again(start: START, place: Path, dock
         revive(notebook)
         report = notebook.run("%timetravel resume").out
         cell = notebook.run(
-            "time.sleep(.3); import glob; print(log, n > seen, sorted(glob.glob('only*')))"
+            "end = time.monotonic() + 50\n"
+            "while n <= seen and time.monotonic() < end: time.sleep(.02)\n"
+            "import glob; print(log, n > seen, sorted(glob.glob('only*')))"
         )
         assert cell.out == f"{list(range(round))} True {[f'only{i + 1}' for i in range(round)]}", (
             report

@@ -41,7 +41,7 @@ def test_asked_with_and_without_json(coordinator: Coordinator, tmp_path: Path) -
     assert coordinator.status().interval == 3600
     coordinator.kill()
     assert coordinator.status().peers == 0 and coordinator.clients() == []
-    program.process.wait(10)
+    program.process.wait(60)
     with pytest.raises(CommandFailed, match="no program runs"):
         coordinator.checkpoint()
 
@@ -74,7 +74,7 @@ def test_killed_in_the_middle_of_a_checkpoint(coordinator: Coordinator, tmp_path
     until(lambda: not coordinator.is_alive)
     with pytest.raises(CoordinatorGone, match="restart"):
         coordinator.status()
-    program.process.wait(30)  # DMTCP ends what runs under it
+    program.process.wait(60)  # DMTCP ends what runs under it
     port = coordinator.port
     coordinator.restart()
     assert coordinator.is_alive and coordinator.port == port
@@ -148,7 +148,7 @@ def test_another_user_cannot_speak_to_it(coordinator: Coordinator, tmp_path: Pat
             extra_groups=[],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
         if command != "--quit":  # it is content with an end of the connection

@@ -28,6 +28,7 @@ class Session:
         self.armed = armed  # where init sees the host's own
         self.mark = f"TT_TEST_MARK={base}"
         self.notebook: Any = None
+        self._ids: dict[int, str] = {}
 
     def start(self, *arguments: str, **env: str) -> Any:
         """The next kernel on the notebook."""
@@ -60,11 +61,21 @@ class Session:
     def put(self, what: str) -> int:
         """Make files with one text everywhere; return the number of the checkpoint."""
         self.notebook.run(put(what))
-        return int(self.notebook.head()["number"])
+        head = self.notebook.head()
+        self._ids[head["number"]] = head["id"]
+        return int(head["number"])
+
+    def kept(self) -> list[int]:
+        """The numbers of those that `put` made and that are still there.
+
+        One that was not stored yet when its kernel was killed is not; its number goes to another.
+        """
+        listed = self.notebook.command("list")["checkpoints"]
+        return [c["number"] for c in listed if c["id"] == self._ids.get(c["number"])]
 
     def wait_until_gone(self) -> None:
         """The kernel was killed: nothing of it may stay."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while time.monotonic() < end and (self.notebook.manager.is_alive() or self.processes()):
             time.sleep(0.05)
         assert not self.notebook.manager.is_alive()
@@ -123,7 +134,7 @@ class Session:
     def check_swept(self) -> None:
         """No half-made layers once the kernel has looked after them."""
         self.notebook.head()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while self.layers() != self.needed() and time.monotonic() < end:
             time.sleep(0.1)
         assert self.layers() == self.needed()

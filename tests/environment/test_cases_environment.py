@@ -284,7 +284,7 @@ def host_files(*paths):
 
 POSTINST = """#!/bin/sh
 set -e
-adduser --system --quiet ttuser; sleep 3; ldconfig
+adduser --system --quiet ttuser; touch /usr/share/tt-a/waits; sleep 3; ldconfig
 update-alternatives --quiet --install /usr/bin/ttedit ttedit /bin/cat 10
 """
 
@@ -328,7 +328,8 @@ def test_07_dpkg_killed_in_the_middle(start, deb):
         "import subprocess, time, signal\n"
         f"p = subprocess.Popen('dpkg -i {deb}', shell=True, start_new_session=True,"
         " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
-        "time.sleep(1.0); os.killpg(p.pid, signal.SIGKILL); p.wait()"
+        "while not os.path.exists('/usr/share/tt-a/waits'): time.sleep(0.01)\n"
+        "os.killpg(p.pid, signal.SIGKILL); p.wait()"
     )
     broken = notebook.run("!dpkg --audit; getent passwd ttuser").out
     assert "tt-a" in broken
@@ -408,9 +409,9 @@ def test_11_what_is_written_under_the_home_directory(start, home):
         "(h/'results/run.csv').write_text('1\\n')"
     )
     a = checkpoint(notebook, "home")
-    late = [m["content"]["text"] for m in notebook.settle(1.0) if m["msg_type"] == "stream"]
-    told = cell.text("stderr") + "".join(late)
-    assert "seen by this notebook only" in told and "%timetravel apply" in told, told
+    told = notebook.until_said("%timetravel apply", cell.text("stderr"))
+    assert "seen by this notebook only" in told, told
+    notebook.settle(1.0)
     # at once: the host sees nothing of it
     written = [home / ".cache/hub/model.bin", home / ".token", home / "results/run.csv"]
     assert not any(path.exists() for path in written)

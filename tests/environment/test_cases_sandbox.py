@@ -19,6 +19,8 @@ import nbformat
 import pytest
 from environment_tools import checkpoint
 
+from tests.conftest import PATIENCE
+
 BAD = ("Value too large for defined data type", "Invalid argument")
 
 
@@ -129,12 +131,12 @@ def marked(mark):
     return found
 
 
-def gone(mark, within):
-    """Wait until no process bears the mark; what is left."""
-    end = time.monotonic() + within
-    while (left := marked(mark)) and time.monotonic() < end:
+def wait_until_gone(mark, but=()):
+    """Until no process but those named bears the mark."""
+    end = time.monotonic() + PATIENCE
+    while left := set(marked(mark)) - {*but}:
+        assert time.monotonic() < end, left
         time.sleep(0.05)
-    return left
 
 
 def test_04_zombies_interrupts_and_ends(start):
@@ -142,32 +144,34 @@ def test_04_zombies_interrupts_and_ends(start):
     notebook = start(env=dict([mark.split("=")]))
     notebook.run("import os, subprocess, sys, time")
     notebook.run(
-        "for _ in range(50): subprocess.run(['sh', '-c', '(sleep 0.1 &) ; exit'])\ntime.sleep(1)"
+        "for _ in range(50): subprocess.run(['sh', '-c', '(sleep 0.1 &) ; exit'])\n"
+        "def zombies(): return subprocess.getoutput(\"ps -eo stat | grep '^Z'\")\n"
+        "end = time.monotonic() + 30\n"
+        "while zombies() and time.monotonic() < end: time.sleep(.1)"
     )
-    assert notebook.run("print(subprocess.getoutput(\"ps -eo stat | grep -c '^Z'\"))").out == "0"
+    assert notebook.run("print(zombies())").out == ""
     for code, printed in (
-        ("try: time.sleep(60)\nexcept KeyboardInterrupt: print('interrupted')", "interrupted"),
-        ("!sleep 60", ""),
+        (
+            "try: print('in'); time.sleep(600)\nexcept KeyboardInterrupt: print('interrupted')",
+            "in\ninterrupted",
+        ),
+        ("!echo in; exec sleep 600", "in"),
     ):
         sent = notebook.send(code)
-        time.sleep(1)
-        began = time.monotonic()
+        notebook.until_printed(sent, "in")
         notebook.interrupt()
         cell = notebook.wait(sent)
-        assert time.monotonic() - began < 2
-        assert cell.out.replace("^C", "").strip() == printed
+        assert "\n".join(cell.out.replace("^C", "").split()) == printed
     assert notebook.run("print(subprocess.getoutput('pgrep -c sleep'))").out == "0"
-    began = time.monotonic()
+    before = notebook.manager.provisioner.process
     notebook.manager.restart_kernel()
+    assert before.wait(timeout=PATIENCE) == 0  # by itself, not killed
     notebook.client.wait_for_ready(timeout=60)
-    assert time.monotonic() - began < 5 + 5  # the end of one and the start of the next
     # a crash is told with its signal
     crash = notebook.run("import os; os.kill(os.getpid(), 11)", ok=False)
     assert "SIGSEGV" in crash.error
-    began = time.monotonic()
-    notebook.manager.shutdown_kernel()
-    assert time.monotonic() - began < 5
-    assert not gone(mark, 1)
+    notebook.shut_down()
+    wait_until_gone(mark)
 
 
 SERVER = """
@@ -215,13 +219,10 @@ def test_04_killed_from_outside(start, home, killed, monkeypatch, tmp_path):
         victim = server.pid if killed == "the server" else supervisor
         os.kill(victim, signal.SIGKILL)
         if killed == "the supervisor":
-            end = time.monotonic() + 5
-            while set(marked(mark)) - {server.pid} and time.monotonic() < end:
-                time.sleep(0.05)
-            assert not set(marked(mark)) - {server.pid}
+            wait_until_gone(mark, but=[server.pid])
         else:
             server.wait()
-            assert not gone(mark, 5)
+            wait_until_gone(mark)
     finally:
         server.kill()
         server.wait()
@@ -284,7 +285,7 @@ def test_05_programs_that_check_owners(start, home, ability):
 
     def same(command):
         outside = subprocess.run(
-            ["sh", "-c", command], cwd=work, capture_output=True, text=True, timeout=30,
+            ["sh", "-c", command], cwd=work, capture_output=True, text=True, timeout=60,
             env={**os.environ, "HOME": str(home)},
         )  # fmt: skip
         inside = notebook.run(f"sh({command!r})").out
@@ -310,7 +311,6 @@ def test_07_shared_memory_and_tmp(start, ability):
     st = os.statvfs("/dev/shm")
     size = st.f_frsize * st.f_blocks
     ability("300 MB of shared memory", st.f_frsize * st.f_bavail > 300 << 20)
-    before = set(os.listdir("/dev/shm"))
     notebook = start()
     notebook.run("import os, multiprocessing.shared_memory as shm, mmap, tempfile")
     inside = int(notebook.run("st = os.statvfs('/dev/shm'); print(st.f_bsize * st.f_blocks)").out)
@@ -337,7 +337,8 @@ def test_07_shared_memory_and_tmp(start, ability):
     assert "not brought back: shared memory: /dev/shm/left" in told
     fresh = "c = shm.SharedMemory(create=True, size=256 << 20); c.buf[-1] = 1; print(c.buf[-1])"
     assert notebook.run(fresh).out == "1"
-    assert set(os.listdir("/dev/shm")) == before
+    inside_only = set(eval(notebook.run("os.listdir('/dev/shm')").result))
+    assert len(inside_only) >= 3 and not inside_only & set(os.listdir("/dev/shm"))
     fd, path = tempfile.mkstemp(dir="/tmp")
     os.close(fd)
     try:
@@ -347,8 +348,8 @@ def test_07_shared_memory_and_tmp(start, ability):
         assert notebook.run(seen).out == f"True True {os.environ.get('TMPDIR')}"
     finally:
         os.unlink(path)
-    notebook.manager.shutdown_kernel()
-    assert set(os.listdir("/dev/shm")) == before
+    notebook.shut_down()
+    assert not inside_only & set(os.listdir("/dev/shm"))
 
 
 # -- 10: sockets -----------------------------------------------------------------------------
@@ -502,8 +503,8 @@ def test_08_resolv_conf(play, start, tmp_path, state, who, ability):
     }[state]  # fmt: skip
     code = f"echo nameserver 1.2.3.4 > {new}.new && chmod 644 {new}.new && mv {new}.new {new}"
     command = ["nsenter", "-t", str(notebook.pid), "-m", "sh", "-c", code]
-    subprocess.run(command, check=True, timeout=10)
-    end = time.monotonic() + 5
+    subprocess.run(command, check=True, timeout=60)
+    end = time.monotonic() + PATIENCE
     while (seen := eval(notebook.run("look()").result))[1] == text and time.monotonic() < end:
         time.sleep(0.2)
     assert seen == (link, "nameserver 1.2.3.4\n")
@@ -518,16 +519,18 @@ def file_server(tmp_path, ability):
     ability("FUSE", os.geteuid() == 0 and os.path.exists("/dev/fuse"))
     started = []
 
-    def begin(latency=0.0):
+    def begin(latency=0.0, requests=os.devnull):
         source, mounted = tmp_path / "served", tmp_path / "nfs"
         for name in ("", "work", "store"):
             (source / name).mkdir(exist_ok=True)
             os.chown(source / name, 12345, 12345)
         mounted.mkdir()
-        server = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("fuse_passthrough.py"), source, mounted],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "LATENCY": str(latency)},
-        )  # fmt: skip
+        with open(requests, "w") as file:  # a line for each
+            server = subprocess.Popen(
+                [sys.executable, Path(__file__).with_name("fuse_passthrough.py"), source, mounted],
+                stdout=subprocess.PIPE, stderr=file, text=True,
+                env={**os.environ, "LATENCY": str(latency), "TRACE": "1"},
+            )  # fmt: skip
         started.append((server, mounted))
         ability("FUSE", server.stdout.readline() == "mounted\n")
         return mounted, source
@@ -560,12 +563,13 @@ def test_11_the_workspace_on_a_file_server(file_server, play, store):
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_11_many_small_files_far_away(file_server, play):
-    mounted, source = file_server(0.001)
+def test_11_many_small_files_far_away(file_server, play, tmp_path):
+    mounted, source = file_server(0.001, tmp_path / "requests")
     for n in range(1000):
         (source / f"work/{n}").write_text(str(n))
         os.chown(source / f"work/{n}", 12345, 12345)
     notebook = play(W=str(mounted / "work"))
-    began = time.monotonic()
+    before = (tmp_path / "requests").read_text().count("\n")
     checkpoint(notebook, "all of them")
-    assert time.monotonic() - began < 6  # 30 s for 5,000
+    asked = (tmp_path / "requests").read_text().count("\n") - before
+    assert asked < 6_000  # 30 s for 5,000 files, where each request takes a millisecond

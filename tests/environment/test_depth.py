@@ -23,7 +23,7 @@ def test_a_hundred_cells_that_write_to_the_home_directory(
             f"open(H + '/last', 'w').write('{count}')"
         )
         numbers[count] = notebook.head()["number"]
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while notebook.command("status")["environment"]["layers"] >= DEEP and time.monotonic() < end:
         time.sleep(0.1)
     assert notebook.command("status")["environment"]["layers"] < DEEP

@@ -7,7 +7,7 @@ from typing import Any
 
 CHILD = """
 import sqlite3, sys, time
-db = sqlite3.connect(sys.argv[1] + "/c.db", timeout=10, isolation_level=None)
+db = sqlite3.connect(sys.argv[1] + "/c.db", timeout=50, isolation_level=None)
 while True:
     db.execute("begin immediate")
     db.execute("insert into t(b) values(hex(randomblob(300)))")
@@ -20,10 +20,11 @@ while True:
 def test_a_database_that_a_child_writes_too(notebook: Any) -> None:
     notebook.run(
         f"import sqlite3, subprocess, time, os; H = os.path.expanduser('~'); CHILD = {CHILD!r}\n"
-        "db = sqlite3.connect(H + '/c.db', timeout=10, isolation_level=None)\n"
+        "db = sqlite3.connect(H + '/c.db', timeout=50, isolation_level=None)\n"
         "db.execute('create table t(a integer primary key, b text)')\n"
         "db.execute('create index i on t(b)')\n"
-        f"c = subprocess.Popen([{sys.executable!r}, '-c', CHILD, H]); time.sleep(.3)"
+        f"c = subprocess.Popen([{sys.executable!r}, '-c', CHILD, H])\n"
+        "while not db.execute('select count(*) from t').fetchone()[0]: time.sleep(.01)"
     )
     notebook.run("mine = 0")
     for _ in range(3):

@@ -52,7 +52,7 @@ def ask(notebook: Any, msg_type: str, **content: Any) -> dict[str, Any]:
     message = notebook.client.session.msg(msg_type, content)
     notebook.client.shell_channel.send(message)
     while True:
-        reply = notebook.client.get_shell_msg(timeout=30)
+        reply = notebook.client.get_shell_msg(timeout=60)
         if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
             found: dict[str, Any] = reply["content"]
             return found

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import Notebook
+from tests.conftest import PATIENCE, Notebook
 from tests.groups.conftest import Done, ran
 
 LIMIT = 6
@@ -61,9 +61,9 @@ def records(tt: Callable[..., Any]) -> list[dict[str, Any]]:
     return found
 
 
-def take(beside: Callable[..., Any], *more: str) -> Done:
+def take(beside: Callable[..., Any], *more: str, limit: float = LIMIT) -> Done:
     """A group checkpoint in a process of its own."""
-    done: Done = beside("checkpoint", "--group", "g", "--timeout", LIMIT, *more).wait()
+    done: Done = beside("checkpoint", "--group", "g", "--timeout", limit, *more).wait()
     return done
 
 
@@ -88,7 +88,7 @@ def test_a_member_that_is_killed(
         assert records(tt) == []
     go_on(a, c)
     assert on("B").run("print(40 + 2)").out == "42"
-    assert take(beside).status == 0
+    assert take(beside, limit=PATIENCE).status == 0
 
 
 def test_a_busy_member(three: Any, tt: Callable[..., Any], beside: Callable[..., Any]) -> None:
@@ -139,7 +139,7 @@ def test_a_member_that_is_stopped(
         go_on(b, c)
     go_on(a)
     assert records(tt) == []
-    assert take(beside).status == 0
+    assert take(beside, limit=PATIENCE).status == 0
     assert len(records(tt)) == 1
 
 

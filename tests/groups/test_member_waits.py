@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Notebook
+from tests.conftest import PORTS, Notebook
 from tests.groups.conftest import ran
 
 
 @pytest.fixture
 def port() -> int:
     """One that is free."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    return next(PORTS)
 
 
 @pytest.fixture

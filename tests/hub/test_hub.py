@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from jupyter_client import BlockingKernelClient
 
 from jupyter_timetravel import Client
 from jupyter_timetravel.server.errors import NotAllowed
-from tests.conftest import PATIENCE, ROOT, needs, open_up
+from tests.conftest import PATIENCE, PORTS, ROOT, needs, open_up
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow]
 
@@ -165,19 +164,10 @@ class User:
         return Client.at(self.url, token=token or self.token, kernel=kernel, timeout=PATIENCE)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now."""
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in taken]
-    for one in taken:
-        one.close()
-    return ports
-
-
 @contextmanager
 def running(root: Path, more: str = "") -> Iterator[Hub]:
     """A hub whose files are in a directory. more: further lines of its configuration."""
-    port, hub_port, proxy_port = free_ports(3)
+    port, hub_port, proxy_port = (next(PORTS) for _ in range(3))
     token = secrets.token_hex(16)
     (root / "homes").mkdir()
     (root / "config.py").write_text(

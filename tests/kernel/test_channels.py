@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from kernel_runtime.supervisor import channels
+from tests.conftest import PORTS
 
 
 @pytest.fixture
@@ -21,8 +22,8 @@ def router() -> Iterator[Any]:
 
 
 def test_a_port_that_becomes_free_is_waited_for(router: Any) -> None:
-    other = socket.create_server(("127.0.0.1", 0))
-    port = other.getsockname()[1]
+    port = next(PORTS)  # nobody else takes it meanwhile
+    other = socket.create_server(("127.0.0.1", port))
     threading.Timer(0.3, other.close).start()
     assert channels._bind(router, f"tcp://127.0.0.1:{port}") == port
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_timetravel import AsyncClient, Client
-from tests.conftest import QUEUE_FILLS
+from tests.conftest import UNTIL_GO
 
 
 @pytest.fixture
@@ -83,8 +83,9 @@ def pip(session, home: Path, tmp_path: Path) -> str:
     return "!{pip}"
 
 
-def said(notebook) -> str:
-    """What comes after a cell has ended, in the background."""
+def said(notebook, until="") -> str:
+    """What comes after a cell has ended, in the background; until: waited for, however long."""
+    notebook.until_said(until)
     messages = [m for m in notebook.settle(0.8) if m["msg_type"] == "stream"]
     return "".join(m["content"]["text"] for m in messages)
 
@@ -134,7 +135,7 @@ def test_the_first_file_outside_is_told_once(session, home):
     session.run("os.makedirs(home + '/.cache/x'); open(home + '/.cache/x/y', 'w').close()")
     assert "time travel" not in said(session)
     session.run("open(home + '/result.csv', 'w').close()")
-    told = said(session)
+    told = said(session, "%timetravel apply")
     assert told.count("%timetravel apply PATH") == 1 and f"{home}/result.csv" in told
     session.run("open(home + '/more.csv', 'w').close()")
     assert said(session) == ""
@@ -145,7 +146,7 @@ def test_a_loaded_package_of_another_version_is_told_once(session, pip):
     said(session)
     before = session.head()["number"]
     session.run(f"{pip} tinynum==2.0")
-    told = said(session)
+    told = said(session, "is installed now")
     assert "tinynum 1.0 is loaded; 2.0 is installed now" in told, told
     assert f"`%restore {before}`" in told
     session.run(f"{pip} --force-reinstall tinynum==2.0")
@@ -232,7 +233,9 @@ def test_an_isolated_workspace_is_copied_as_a_whole(start, home):
     session = start("--Supervisor.workspace=isolated", cwd=work)
     session.run("%checkpoint --label clean")
     session.run("open('new.csv', 'w').write('new'); os.unlink('old.csv')")
-    assert f"what cells write, as {work}/new.csv, is seen by this notebook only" in said(session)
+    assert f"what cells write, as {work}/new.csv, is seen by this notebook only" in said(
+        session, "this notebook only"
+    )
     assert sorted(os.listdir(work)) == ["old.csv"]
     told = session.run("%timeline diff clean").out
     assert "2 files" in told and "+ new.csv" in told and "outside" not in told, told
@@ -326,9 +329,8 @@ def test_a_transaction_that_succeeds_is_kept(notebook):
 
 def test_a_transaction_that_fails_is_taken_back(notebook):
     notebook.run("x = 1")
-    transaction = f"%%transaction try\n{QUEUE_FILLS}; x = 2\nopen('w', 'w')\nboom"
-    waiting = [notebook.send(code) for code in (transaction, "x = 5")]
-    failed, aborted = map(notebook.wait, waiting)
+    transaction = f"%%transaction try\n{UNTIL_GO}x = 2\nopen('w', 'w')\nboom"
+    failed, aborted = map(notebook.wait, notebook.send_queue(transaction, "x = 5"))
     assert failed.reply["ename"] == "NameError" and failed.reply["traceback"]
     assert len(failed.of_type("error")) == 1
     assert "the cell failed, after it had changed" in failed.out

@@ -26,9 +26,9 @@ def test_the_executor_dies_while_it_is_being_moved(notebook):
         "timetravel_request", {"version": 1, "command": "restore", "args": {"checkpoint": 1}}
     )
     notebook.client.control_channel.send(message)
-    time.sleep(0.5)
+    time.sleep(0.5)  # wherever the restore is by then
     process.kill()
-    assert notebook.run("x in (1, 2)", timeout=40).result == "True"
+    assert notebook.run("x in (1, 2)").result == "True"
 
 
 def test_exit_and_restore_in_one_cell(notebook):
@@ -50,8 +50,8 @@ def test_an_interrupt_while_a_checkpoint_is_made(notebook):
         )
         time.sleep(0.02)
         notebook.interrupt()
-        notebook.wait(msg_id, timeout=20)
-    assert notebook.run("print('fine')", timeout=20).out == "fine"
+        notebook.wait(msg_id)
+    assert notebook.run("print('fine')").out == "fine"
 
 
 def test_magics_in_threads_are_refused(notebook):
@@ -76,7 +76,7 @@ def test_two_restores_and_a_cell_behind_them(notebook):
                 {"version": 1, "command": "restore", "args": {"checkpoint": 1}},
             )
         )
-    time.sleep(0.01)
+    notebook.command("status")  # by then the cell is behind both: they are on another channel
     msg_id = notebook.send("y = 5")
     assert notebook.wait(msg_id).status == "ok"
     assert notebook.run("print(x, y)").out == "1 5"
@@ -84,8 +84,8 @@ def test_two_restores_and_a_cell_behind_them(notebook):
 
 def test_a_restored_session_has_no_checkpoint_of_the_cell_that_was_cut_off(notebook):
     notebook.run("x = 1")
-    msg_id = notebook.send("x = 50\nimport time\ntime.sleep(60)")
-    time.sleep(0.5)
+    msg_id = notebook.send("x = 50\nimport time\nprint('in')\ntime.sleep(60)")
+    notebook.until_printed(msg_id)
     notebook.command("restore", checkpoint=1)
     notebook.wait(msg_id)
     assert notebook.head()["number"] == 1
@@ -96,11 +96,11 @@ def test_init_is_killed(notebook):
     inits = [
         p for p in psutil.Process(notebook.pid).children() if "init.main" in " ".join(p.cmdline())
     ]
-    msg_id = notebook.send("import time; time.sleep(60)")
-    time.sleep(0.5)
+    msg_id = notebook.send("import time; print('in'); time.sleep(60)")
+    notebook.until_printed(msg_id)
     os.kill(inits[0].pid, signal.SIGKILL)
     assert notebook.wait(msg_id).error.startswith(("SandboxDied", "ExecutorDied"))
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while notebook.manager.is_alive() and time.monotonic() < end:
         time.sleep(0.1)
     assert not notebook.manager.is_alive()

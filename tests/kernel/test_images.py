@@ -52,7 +52,9 @@ def whole():
 """
 CHECK = """
 import os
-before = ticks[0]; time.sleep(0.1); log.write(' and on'); log.flush()
+before, end = ticks[0], time.monotonic() + 50
+while ticks[0] == before and time.monotonic() < end: time.sleep(0.01)
+log.write(' and on'); log.flush()
 print(next(it), thread.is_alive(), ticks[0] > before, open('log').read())
 """
 
@@ -100,18 +102,28 @@ def test_a_capture_is_said_to_be_ready_once_its_row_is_on_the_disk(
     images = tmp_path / "store" / "images"
     store = open_store(tmp_path / "store")
     for _ in range(10):
+        before = store.references("process", "image")
         sent = notebook.send("%checkpoint")
         writing: list[Path] = []
         end = time.monotonic() + 60
-        while not writing:
+        while not writing and store.references("process", "image") == before:
             writing = list(images.glob("tmp-*"))
             assert time.monotonic() < end
-        with contextlib.closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as database:
-            database.execute("BEGIN IMMEDIATE")  # nobody else can write
-            locked = time.monotonic()
-            known = store.references("process", "image")
+        if not writing:  # it was there and gone between two looks
+            notebook.wait(sent)
+            continue
+        file = tmp_path / "store" / FILE_NAME
+        with contextlib.closing(sqlite3.connect(file, timeout=60)) as database:
+            is_held, locked, known = False, 0.0, None
             while writing[0].exists():
-                assert time.monotonic() < end + 60
+                assert time.monotonic() < end + 120
+                database.rollback()  # others wait for five seconds only
+                database.execute("BEGIN IMMEDIATE")  # nobody else can write
+                locked = time.monotonic()
+                known = store.references("process", "image")
+                is_held = writing[0].exists()  # else it was written meanwhile, perhaps its row too
+                while writing[0].exists() and time.monotonic() < locked + BUSY_TIMEOUT_S / 8:
+                    time.sleep(0.001)
             number = int(notebook.wait(sent).out.split("#")[1].split()[0])
             for _ in range(5):
                 record = notebook.command("get", checkpoint=number)["checkpoint"]
@@ -121,7 +133,7 @@ def test_a_capture_is_said_to_be_ready_once_its_row_is_on_the_disk(
             held_s = time.monotonic() - locked
             rows = store.references("process", "image")
             database.rollback()
-        if held_s > BUSY_TIMEOUT_S / 2:
+        if known is None or not is_held or held_s > BUSY_TIMEOUT_S / 2:
             continue  # then the supervisor may have given the row up for now
         assert rows == known and states == ["pending"], states
         assert image(notebook, number)["state"] == "ready"

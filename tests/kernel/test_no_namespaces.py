@@ -22,7 +22,9 @@ def test_threads_come_back_under_new_ids(notebook):
     report = notebook.run("%restore 1").out
     assert "new id" in report
     cell = notebook.run(
-        "a = n; time.sleep(.3); print(x, n > a, t.is_alive(), os.getpid() != pid,"
+        "a, end = n, time.monotonic() + 50\n"
+        "while n == a and time.monotonic() < end: time.sleep(.01)\n"
+        "print(x, n > a, t.is_alive(), os.getpid() != pid,"
         " threading.get_native_id() == os.getpid())"
     )
     assert cell.out == "[1] True True True True"

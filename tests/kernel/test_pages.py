@@ -3,23 +3,61 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+
+import psutil
+
+LEISURE_S = 0.05
+"""A request that comes sooner after a freeze leaves no time for it (executor/timetravel.py)."""
+
+
+def own_kib(notebook, address):
+    """How much of the mapping at an address the live process shares with no frozen one, in KiB."""
+    (executor,) = [
+        p
+        for p in psutil.Process(notebook.pid).children(recursive=True)
+        if not p.name().startswith("tt-") and "boot.py" in " ".join(p.cmdline())
+    ]
+    inside = False
+    for line in Path(f"/proc/{executor.pid}/smaps").read_text().splitlines():
+        first, _, rest = line.partition(" ")
+        if "-" in first:
+            start, _, end = first.partition("-")
+            inside = int(start, 16) <= address < int(end, 16)
+        elif inside and first == "Private_Dirty:":
+            return int(rest.split()[0])
+    raise AssertionError("no such mapping")
+
+
+def wait_until_own(notebook, number, address):
+    """From the freeze of a checkpoint on. The process is asked nothing: the touching would stop."""
+    end = time.monotonic() + 60
+    while notebook.command("status")["head"]["number"] < number:
+        assert time.monotonic() < end
+    while own_kib(notebook, address) < 4000:
+        assert time.monotonic() < end, own_kib(notebook, address)
+        time.sleep(0.05)
+    time.sleep(LEISURE_S)
 
 
 def test_pages_written_since_the_last_freeze_are_noted_and_touched(notebook):
-    notebook.run(
+    cell = notebook.run(
         "library = get_ipython().kernel.timetravel._library\nimport resource\n"
         "block = bytearray(4 << 20)\n"
         "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
-        "def write():\n    for i in range(0, len(block), 4096): block[i] = block[i] ^ 1"
+        "def write():\n    for i in range(0, len(block), 4096): block[i] = block[i] ^ 1\n"
+        "import ctypes; print(ctypes.addressof(ctypes.c_char.from_buffer(block)))"
     )
-    notebook.head()
+    address = int(cell.out)
+    number = notebook.head()["number"]
+    time.sleep(LEISURE_S)
     # what is written here, between two freezes, is noted before the second one …
     cell = notebook.run("write(); print(library._library.tt_pages_note(8 << 20, 8192))")
     assert int(cell.out) > 1000
     # … and was made this process's own after it: writing it again meets hardly a fault
-    time.sleep(0.3)  # cells back to back leave no time for it
+    wait_until_own(notebook, number + 1, address)
     notebook.run("write()")
-    time.sleep(0.5)  # nobody asks for anything: else the touching stops
+    wait_until_own(notebook, number + 2, address)
     cell = notebook.run("before = faults(); write(); print(faults() - before)")
     assert int(cell.out) < 500
 

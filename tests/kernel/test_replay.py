@@ -138,6 +138,7 @@ def test_a_client_replays_and_sees_progress(notebook):
     result = notebook.command("replay", checkpoint=1)
     assert [c["outcome"] for c in result["cells"]] == ["ok", "ok"]
     assert result["restored"]["safety"]["reason"] == "safety"
+    notebook.until(lambda m: m["content"].get("event") == "replay_finished")
     events = [m["content"] for m in notebook.settle() if m["msg_type"] == "timetravel_event"]
     steps = [(e["step"], e["of"]) for e in events if e["event"] == "replay_progress"]
     assert steps == [(1, 2), (2, 2)]

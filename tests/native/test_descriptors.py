@@ -190,7 +190,7 @@ def test_child_sees_the_end_of_its_input(world: World) -> None:
     )
     live.freeze()
     live.freeze()
-    assert live.value("(p.communicate(timeout=20)[0].decode().strip(), p.returncode)") == ["10", 0]
+    assert live.value("(p.communicate(timeout=60)[0].decode().strip(), p.returncode)") == ["10", 0]
 
 
 def test_output_goes_to_the_new_pipes(any_world: World) -> None:
@@ -214,7 +214,7 @@ def test_unix_sockets(any_world: World) -> None:
     same_in_two_copies(
         any_world,
         "a, b = socket.socketpair(); a.send(b'to b'); b.send(b'to '); b.send(b'a')\n"
-        "a.settimeout(5)\n"
+        "a.settimeout(60)\n"
         "a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 50000)\n"
         "size = a.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)\n"
         "c, d = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"

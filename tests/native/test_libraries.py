@@ -55,7 +55,7 @@ threading.Thread(target=wait, daemon=True).start()
 def job():
     asked.put(7); event.set()
     nine = pool.submit(abs, -9).result(20)
-    return [nine, answered.get(timeout=20), seen.wait(20), squarer.is_alive()]
+    return [nine, answered.get(timeout=60), seen.wait(60), squarer.is_alive()]
 """
 ASYNCIO = """
 import asyncio, threading
@@ -167,7 +167,7 @@ def test_busy_session_is_frozen_and_woken_many_times(plain_world: World) -> None
     has("polars", "numpy")
     live = plain_world.start(BUSY)
     for _ in range(12):
-        frozen = live.freeze(stop_timeout_ms=10000)
+        frozen = live.freeze(stop_timeout_ms=60000)
         assert frozen.made["result"] == 0, frozen.made
         woken = frozen.wake()
         assert woken.value("all_move()") == [] and woken.value("err") == []

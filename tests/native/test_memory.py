@@ -31,7 +31,7 @@ s = shared_memory.SharedMemory(create=True, size=8); s.buf[0] = 7
     segment = pathlib.Path("/dev/shm", live.value("s.name.strip('/')"))
     live.kill()
     # the resource tracker of multiprocessing, a child of the live process, removes the segment
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while segment.exists() and time.monotonic() < until:
         time.sleep(0.01)
     for again in range(2):

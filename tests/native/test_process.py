@@ -6,7 +6,7 @@ from native_harness import World
 
 SETUP = """
 import ctypes, errno, fcntl, os, resource, select, signal, socket, struct, subprocess, sys, time
-def wait_until(condition, limit=20.0):
+def wait_until(condition, limit=60.0):
     until = time.monotonic() + limit
     while not condition() and time.monotonic() < until:
         time.sleep(.01)

@@ -19,7 +19,7 @@ def start(kind, fd=-1):
     slots += 1
 def ticks():
     return [states.state_ticks(i) for i in range(slots)]
-def all_move(skip=(), limit=20.0):
+def all_move(skip=(), limit=60.0):
     "Wait until every thread has counted on; the slots of those that did not."
     before, until = ticks(), time.monotonic() + limit
     while time.monotonic() < until:
@@ -28,7 +28,7 @@ def all_move(skip=(), limit=20.0):
             return []
         time.sleep(.005)
     return still
-def ticked(count, limit=20.0):
+def ticked(count, limit=60.0):
     until = time.monotonic() + limit
     while sum(ticks()) < count and time.monotonic() < until:
         time.sleep(.005)
@@ -143,7 +143,7 @@ def test_two_hundred_threads(world: World) -> None:
 def test_more_than_a_thousand_threads(world: World) -> None:
     live = world.start(SETUP + "r, w = os.pipe()\n")
     live.run("for _ in range(1200): start('READ', r)")
-    frozen = live.freeze(stop_timeout_ms=20000)
+    frozen = live.freeze(stop_timeout_ms=60000)
     assert frozen.made["result"] == 0 and frozen.facts["threads"] == 1200
     live.kill()
     assert frozen.wake().value("len(tids())") == 1201
@@ -275,7 +275,7 @@ def test_thread_that_blocks_everything_is_named_and_unharmed(world: World) -> No
     # the signals that were owed arrive now, and are swallowed
     live.run("states.state_unblock()")
     check(live)
-    assert live.freeze(stop_timeout_ms=5000).made["result"] == 0
+    assert live.freeze(stop_timeout_ms=60000).made["result"] == 0
     check(live)
 
 
@@ -329,7 +329,7 @@ def test_storm_of_threads_frozen_two_hundred_times(world: World) -> None:
     for kind in ("BIRTH", "BIRTH", "MALLOC", "NANOSLEEP", "VFORK", "MUTEX", "SETXID"):
         live.run(f"start({kind!r})")
     for i in range(200):
-        frozen = live.freeze(stop_timeout_ms=10000)
+        frozen = live.freeze(stop_timeout_ms=60000)
         assert frozen.made["result"] == 0, frozen.made
         if i % 50 == 49:
             woken = frozen.wake()

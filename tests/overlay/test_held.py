@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from environment_world import Environment, run_as
+
+from kernel_runtime.engines.overlay.held import go_on, stop
 
 WHO = [pytest.param("root", marks=pytest.mark.root), "user"]
 
@@ -180,3 +185,31 @@ def test_a_process_that_multiplies(inside):
             assert len(world.seen()) >= 1
 
     inside(test)
+
+
+THREADS = """
+import threading
+def spin():
+    while True: pass
+for _ in range(40): threading.Thread(target=spin, daemon=True).start()
+print("up", flush=True)
+spin()
+"""
+
+
+def test_all_threads_have_stopped_however_busy_the_machine_is():
+    """One that has not had a processor since may be in the middle of opening a file."""
+    with subprocess.Popen(
+        [sys.executable, "-c", THREADS], stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "up\n"
+        try:
+            tasks = Path(f"/proc/{child.pid}/task")
+            for _ in range(20):
+                assert stop([child.pid]) == [child.pid]
+                stats = [(task / "stat").read_text() for task in tasks.iterdir()]
+                assert {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+                go_on([child.pid])
+        finally:
+            child.kill()

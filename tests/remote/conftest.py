@@ -66,13 +66,13 @@ class Endpoint:
     def bucket(self, name: str) -> None:
         """Make a bucket."""
         request = urllib.request.Request(f"{self.url}/{name}", method="PUT")
-        urllib.request.urlopen(request, timeout=30).close()
+        urllib.request.urlopen(request, timeout=60).close()
 
     def check_access(self, *, after: str) -> None:
         """From now on ("0") or never ("inf") only those may do something whom the server knows."""
         url, headers = f"{self.url}/moto-api/reset-auth", {"Content-Type": "text/plain"}
         request = urllib.request.Request(url, data=after.encode(), headers=headers)
-        urllib.request.urlopen(request, timeout=30).close()
+        urllib.request.urlopen(request, timeout=60).close()
 
 
 @pytest.fixture(scope="session")

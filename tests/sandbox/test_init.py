@@ -22,7 +22,7 @@ async def test_the_end_of_what_ends_at_once_is_not_missed() -> None:
         await asyncio.sleep(0)  # it is asked for
         time.sleep(1.0)
         pid = await spawning
-        status = await asyncio.wait_for(sandbox.wait_exit(pid), 30)
+        status = await asyncio.wait_for(sandbox.wait_exit(pid), 60)
         assert os.waitstatus_to_exitcode(status) == 3
     finally:
         await sandbox.close()

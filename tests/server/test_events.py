@@ -33,12 +33,15 @@ class Bus:
                 return told
 
     def wait_for_cell(self, kernel: Kernel) -> None:
-        """Run cells until the server listens to a kernel that has just started."""
+        """Make checkpoints until the server listens to a kernel that has just started.
+
+        Those before the last one are not heard of any more, however late they are told.
+        """
         self._socket.settimeout(1)
-        for _ in range(int(PATIENCE)):
-            kernel.run("x = 1")
+        for number in range(int(PATIENCE)):
+            kernel.run(f"%checkpoint heard {number}")
             with contextlib.suppress(WebSocketTimeoutException):
-                while self.next("checkpoint_created")["reason"] != "cell":
+                while self.next("checkpoint_created")["comment"] != f"heard {number}":
                     pass
                 self._socket.settimeout(PATIENCE)
                 return

@@ -23,6 +23,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import queue
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -281,7 +282,8 @@ class Course:
 
 
 def clear_shared_memory() -> None:
-    """As after a reboot: the programs' own files are gone."""
+    """As after a reboot: the programs' own files are gone; not those of another user's run."""
     for path in SHARED_MEMORY.glob("*tt-states-*"):
         with suppress(OSError):
-            path.unlink()
+            if path.stat().st_uid == os.getuid():
+                path.unlink()

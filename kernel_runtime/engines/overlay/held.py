@@ -20,6 +20,11 @@ _LOCKED = 1 << 62
 _STOP_S = 0.05
 """Seconds in which a stopped process shows as such; one that waits for a disk may take longer."""
 
+_RUN_S = 5.0
+"""The same for one that only waits for a processor: it may be in the middle of opening a file."""
+
+_STOPPED = "TtZX"
+
 _DELETED = b" (deleted)"
 
 
@@ -51,17 +56,17 @@ def stop(pids: Sequence[int]) -> list[int]:
     """SIGSTOP to processes; return those that must be continued: not those that were stopped."""
     sent = []
     for pid in pids:
-        if _state(pid) in "TtZX":
+        if _state(pid) in _STOPPED:
             continue
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGSTOP)
             sent.append(pid)
-    end = time.monotonic() + _STOP_S
-    waiting = list(sent)
-    while waiting and time.monotonic() < end:
-        waiting = [pid for pid in waiting if _state(pid) not in "TtZX"]
-        if waiting:
-            time.sleep(0.0002)
+    began = time.monotonic()
+    states = set().union(*map(_states, sent))
+    # a thread that sleeps in the kernel so that no signal wakes it shows as D
+    while states and time.monotonic() - began < (_RUN_S if states & {*"RS"} else _STOP_S):
+        time.sleep(0.0002)
+        states = set().union(*map(_states, sent))
     return sent
 
 
@@ -72,9 +77,18 @@ def go_on(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def _state(pid: int) -> str:
+def _states(pid: int) -> set[str]:
+    """The states of its threads that have not stopped: each stops by itself (signal(7))."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as f:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return set()
+    return {_state(f"{pid}/task/{thread}") for thread in threads} - {*_STOPPED}
+
+
+def _state(which: int | str) -> str:
+    try:
+        with open(f"/proc/{which}/stat", "rb") as f:
             return f.read().rpartition(b")")[2].split(None, 1)[0].decode()
     except OSError:
         return "X"

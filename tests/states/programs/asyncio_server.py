@@ -22,7 +22,7 @@ asyncio_port = asyncio_server.sockets[0].getsockname()[1]
 # %% check
 import socket
 
-with socket.create_connection(("127.0.0.1", asyncio_port), timeout=5) as asyncio_client:
-    asyncio_client.settimeout(5)
+with socket.create_connection(("127.0.0.1", asyncio_port), timeout=60) as asyncio_client:
+    asyncio_client.settimeout(60)
     asyncio_client.sendall(b"hello\n")
     assert asyncio_client.recv(9) == b"HELLO\n"

@@ -11,7 +11,7 @@ loopback_accepted, _ = loopback_server.accept()
 loopback_client.sendall(b"under way")
 
 # %% check
-loopback_accepted.settimeout(5)
+loopback_accepted.settimeout(60)
 assert loopback_accepted.recv(99) == b"under way"
 loopback_client.sendall(b"again")
 assert loopback_accepted.recv(99) == b"again"

@@ -12,9 +12,9 @@ unix_server.listen()
 
 # %% check
 unix_client = socket.socket(socket.AF_UNIX)
-unix_client.settimeout(5)
+unix_client.settimeout(60)
 unix_client.connect(unix_path)
-unix_server.settimeout(5)
+unix_server.settimeout(60)
 unix_accepted, _ = unix_server.accept()
 unix_client.sendall(b"hello")
 assert unix_accepted.recv(9) == b"hello"
