@@ -96,5 +96,7 @@ def _keep_loops_running(kernel: ExecutorKernel) -> None:
     mine = kernel.io_loop.asyncio_loop  # type: ignore[attr-defined]
     asyncio._set_running_loop(mine)
     for loop in gc.get_objects():
-        if isinstance(loop, asyncio.BaseEventLoop) and loop is not mine and loop.is_running():
+        # isinstance() asks the object itself, too: a weak proxy whose object is gone raises
+        ours = issubclass(type(loop), asyncio.BaseEventLoop)
+        if ours and loop is not mine and loop.is_running():
             loop.call_soon_threadsafe(asyncio._set_running_loop, loop)

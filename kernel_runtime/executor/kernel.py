@@ -231,6 +231,15 @@ class ExecutorKernel(IPythonKernel):
                 "user_expressions": {},
                 "payload": [],
             }
+        except LeaveCell:
+            # not from the cell's own code, which IPython guards, but from what runs around it:
+            # its events, input transformers, user_expressions
+            reply = {
+                "status": "ok",
+                "execution_count": self.execution_count - 1,
+                "user_expressions": {},
+                "payload": [],
+            }
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         return reply

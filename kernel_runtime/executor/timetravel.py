@@ -101,7 +101,18 @@ class TimeTravel:
         return True
 
     def obey(self, command: dict[str, Any]) -> None:
-        """Carry out one command. Raises LeaveCell in a process that was woken within a cell."""
+        """Carry out one command. Raises LeaveCell in a process that was woken within a cell.
+
+        Whoever asked must not wait for ever: what fails here by an error that nobody thought of
+        (user code may have replaced what is called, such as ``os.getcwd``) is answered, too.
+        """
+        try:
+            self._obey(command)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            self._link.report(report="failed", id=command.get("id"), error=text)
+
+    def _obey(self, command: dict[str, Any]) -> None:
         name = command["command"]
         if name == "freeze":
             self._freeze(command)
@@ -139,17 +150,17 @@ class TimeTravel:
     def _freeze(self, command: dict[str, Any]) -> None:
         listener = self._link.take_descriptor()
         hold = self._link.take_descriptor() if command["held"] else -1
-        self.effects.flush()  # else the frozen process would tell of them once more
-        summary = self._summary()
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
-        # pages that the cell wrote first since the checkpoint before, at what one costs here
-        cow_tax_ms = faults * self._fault_s * 1e3
-        children = lost_children.children()
         move = bool(command["move"])
-        generator = random.getstate()
-        self._note_directory()
         woken = 0
         try:
+            self.effects.flush()  # else the frozen process would tell of them once more
+            summary = self._summary()
+            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
+            # pages that the cell wrote first since the checkpoint before, at what one costs here
+            cow_tax_ms = faults * self._fault_s * 1e3
+            children = lost_children.children()
+            generator = random.getstate()
+            self._note_directory()
             # not the monotonic clock, which may be another one in the sandbox
             if time.clock_gettime(time.CLOCK_BOOTTIME) > command["until"]:
                 raise errors.CheckpointRefused(
