@@ -22,7 +22,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.error import StdinNotImplementedError
 from tornado import ioloop
 from traitlets import Any as AnyTrait
-from traitlets import Type, Unicode
+from traitlets import Type, Unicode, observe
 
 from kernel_runtime.executor import trials
 from kernel_runtime.executor.history import HistoryManager
@@ -75,6 +75,13 @@ class ExecutorShell(ZMQInteractiveShell):
             {"source": "ask_exit", "keepkernel": self.keepkernel_on_exit}
         )
         if not self.keepkernel_on_exit:
+            self.kernel.link.report(report="exit_asked")
+
+    @observe("exit_now")
+    def _update_exit_now(self, change: Any) -> None:
+        """``kernel.do_shutdown(True)`` in a cell is ``exit``, too; ipykernel stops its loop."""
+        if change["new"]:
+            self.exit_now = False  # it may be asked for once more, after the exit was taken back
             self.kernel.link.report(report="exit_asked")
 
     def _format_exception_for_storage(self, exception: BaseException, *args: Any) -> Any:

@@ -275,6 +275,16 @@ def test_exit_gives_a_fresh_process_and_keeps_the_timeline(notebook):
     assert notebook.run("x").result == "41"
 
 
+def test_a_shutdown_from_a_cell_gives_a_fresh_process(notebook):
+    """What people write into a cell that is to restart its kernel."""
+    for _ in range(2):
+        notebook.run("x = 1")
+        notebook.run("import IPython; IPython.Application.instance().kernel.do_shutdown(True)")
+        assert notebook.run("print('x' in dir())").out == "False"
+        notebook.run("%restore --undo")
+        assert notebook.run("print('x' in dir())").out == "True"
+
+
 def test_what_a_dead_cell_wrote_can_be_had_again(notebook):
     notebook.run("x = 1")
     cell = notebook.run("open('lost', 'w').write('half')\nimport os; os._exit(1)", ok=False)
