@@ -30,6 +30,7 @@ def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
     notes: Notes = []
     steps: list[tuple[str, Callable[[], Notes]]] = [
         ("random generators", _diverge),
+        ("temporary directory", _temporary_directory),
         ("child processes", lambda: lost_children.mend(lost)),
         ("history", lambda: _history(kernel)),
     ]
@@ -63,6 +64,17 @@ def _diverge() -> Notes:
     tempfile: Any = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile._name_sequence = None
+    return []
+
+
+def _temporary_directory() -> Notes:
+    """multiprocessing keeps sockets in one, in /tmp mostly; a process deletes it when it ends."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        config = process.current_process()._config
+        directory = config.get("tempdir")
+        if directory is not None and not os.path.isdir(directory):
+            del config["tempdir"]  # another is made when it is needed
     return []
 
 

@@ -25,6 +25,7 @@ from traitlets import Any as AnyTrait
 from traitlets import Type, Unicode, observe
 
 from kernel_runtime.executor import trials
+from kernel_runtime.executor.hints import hint
 from kernel_runtime.executor.history import HistoryManager
 from kernel_runtime.executor.link import Link
 from kernel_runtime.executor.signals import LeaveCell
@@ -63,7 +64,10 @@ class ExecutorShell(ZMQInteractiveShell):
         main = threading.current_thread() is threading.main_thread()
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
         try:
+            error = sys.exc_info()[1]
             super().showtraceback(*args, **kwargs)
+            if text := hint(error):
+                sys.stderr.write(text)
         finally:
             if main:
                 signal.signal(signal.SIGINT, handler)
