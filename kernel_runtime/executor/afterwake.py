@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 Notes = list[list[str]]
 
+UNDISTURBED_S = 10.0
+"""The switch interval at a freeze: in a woken process other Python threads, which may find out that
+a child is gone, do not ask for the interpreter before the first mend is done."""
+
 
 def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
     """Apply all mends; return notes [kind, subject, detail] on what the user should know.
@@ -29,9 +33,10 @@ def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
     """
     notes: Notes = []
     steps: list[tuple[str, Callable[[], Notes]]] = [
+        # before other threads, which may wait for one of them, get the interpreter
+        ("child processes", lambda: lost_children.mend(lost)),
         ("random generators", _diverge),
         ("temporary directory", _temporary_directory),
-        ("child processes", lambda: lost_children.mend(lost)),
         ("history", lambda: _history(kernel)),
     ]
     if not ids_kept:

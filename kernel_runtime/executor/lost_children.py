@@ -37,9 +37,8 @@ def mend(lost: list[int]) -> Notes:
     everything = gc.get_objects()
     return [
         *_popen_objects(lost, everything),
-        # before pools: their threads ask it for new workers
-        *_fork_server(lost),
         *_multiprocessing(lost, everything),
+        *_fork_server(lost),
         *_loky(),
         *_resource_trackers(lost, everything),
     ]
@@ -48,6 +47,10 @@ def mend(lost: list[int]) -> Notes:
 def _is(one: Any, kind: type) -> bool:
     """isinstance() asks the object itself, too: a weak proxy raises, others run user code."""
     return issubclass(type(one), kind)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """In the place of a method whose time is over."""
 
 
 def _popen_objects(lost: list[int], everything: list[Any]) -> Notes:
@@ -67,6 +70,8 @@ def _popen_objects(lost: list[int], everything: list[Any]) -> Notes:
 
             popen.returncode = KILLED
             popen.wait = popen.communicate = gone
+            # a thread that waits for it in waitpid(2) is told of no such child, and would set 0
+            popen._handle_exitstatus = _nothing
             notes.append(["child process", str(popen.pid), f"{popen.args!r}"])
     return notes
 

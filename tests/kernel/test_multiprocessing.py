@@ -81,3 +81,20 @@ def test_a_weak_proxy_does_not_hide_that_a_child_is_gone(notebook):
         "except ChildProcessError as error: print('not brought back' in str(error))"
     )
     assert cell.out == "-9\nTrue"
+
+
+def test_a_thread_that_waits_for_a_child_is_not_told_zero(notebook):
+    """Popen takes 0 for the exit code of a child that waitpid(2) does not know."""
+    notebook.run(
+        "import subprocess, threading\n"
+        "children = [subprocess.Popen(['sleep', '600']) for _ in range(8)]\n"
+        "codes = []\n"
+        "def wait(child): codes.append(child.wait())\n"
+        "threads = [threading.Thread(target=wait, args=(child,)) for child in children]\n"
+        "for thread in threads: thread.start()"
+    )
+    notebook.run("for child in children: child.kill()")
+    notebook.run("%restore 1")
+    cell = notebook.run("for thread in threads: thread.join(30)\nprint(*codes)")
+    assert cell.out == " ".join(["-9"] * 8)
+    assert notebook.run("{child.returncode for child in children}").result == "{-9}"
