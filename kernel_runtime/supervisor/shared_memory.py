@@ -44,6 +44,22 @@ def unheld(proc: Callable[[int], str], executor: int) -> list[Note]:
     return notes
 
 
+def drop_semaphores(proc: Callable[[int], str]) -> None:
+    """Delete the names of semaphores (``sem.*``, sem_overview(7)) when no process lives inside.
+
+    Nobody has one open then: what deletes their names, such as multiprocessing's tracker, has been
+    ended too, and a process that is woken makes its own anew. Other files may hold somebody's data.
+    """
+    directory = f"{proc(1)}/root/dev/shm"
+    with contextlib.suppress(OSError):
+        if os.stat(directory).st_dev == os.stat("/dev/shm").st_dev:
+            return  # the machine's own
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith("sem.")]
+        for name in names:
+            os.unlink(f"{directory}/{name}")
+
+
 def _held(proc: str) -> tuple[set[str], set[int]]:
     """Paths, and inodes of what is mapped: a semaphore was opened by a name that is deleted."""
     found: set[str] = set()

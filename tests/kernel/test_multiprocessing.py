@@ -44,6 +44,21 @@ def test_locks_and_queues_from_before_go_to_new_processes(notebook, method):
     assert notebook.run("lock.release()\n" + NEW_PROCESS).out == "done\n0 7 1"
 
 
+def test_semaphores_of_a_left_timeline_do_not_pile_up(notebook):
+    """Else each later checkpoint and restore names them as not held."""
+    notebook.run(
+        "import multiprocessing, os\ncontext = multiprocessing.get_context('spawn')\n"
+        "def names(): return sum(name.startswith('sem.') for name in os.listdir('/dev/shm'))"
+    )
+    notebook.run("locks = [context.Lock() for _ in range(3)]; locks[0].acquire()")
+    assert notebook.run("print(names())").out == "3"
+    notebook.run("%restore 1")
+    assert notebook.run("print(names())").out == "0"
+    assert "shared memory" not in notebook.run("%restore 1").out
+    notebook.run("%restore 3")
+    assert notebook.run("print(names(), locks[0].acquire(block=False))").out == "3 False"
+
+
 def test_a_pool_that_is_made_after_a_restore(notebook):
     """By the server that processes are forked from, which is gone."""
     notebook.run(
