@@ -19,10 +19,10 @@ Kinds:
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from json import dumps, loads  # where user code replaces json.dumps, the link goes on
 from typing import Any, NamedTuple
 
 _LENGTH = struct.Struct("<I")
@@ -61,7 +61,7 @@ class Frame(NamedTuple):
 
     def json(self) -> Any:
         """Return the first part decoded as JSON."""
-        return json.loads(self.parts[0])
+        return loads(self.parts[0])
 
 
 class FrameTooLarge(ValueError):
@@ -89,7 +89,7 @@ def encode_text(name: bytes, parent: bytes, text: bytes) -> bytes:
 
 def encode_json(kind: Kind, value: Any) -> list[bytes]:
     """Return the buffers of a ``COMMAND`` or ``REPORT`` frame."""
-    return encode(kind, [json.dumps(value).encode()])
+    return encode(kind, [dumps(value).encode()])
 
 
 class Decoder:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 Notes = list[list[str]]
 
+UNDISTURBED_S = 10.0
+"""The switch interval at a freeze: in a woken process other Python threads, which may find out that
+a child is gone, do not ask for the interpreter before the first mend is done."""
+
 
 def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
     """Apply all mends; return notes [kind, subject, detail] on what the user should know.
@@ -29,8 +33,10 @@ def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
     """
     notes: Notes = []
     steps: list[tuple[str, Callable[[], Notes]]] = [
-        ("random generators", _diverge),
+        # before other threads, which may wait for one of them, get the interpreter
         ("child processes", lambda: lost_children.mend(lost)),
+        ("random generators", _diverge),
+        ("temporary directory", _temporary_directory),
         ("history", lambda: _history(kernel)),
     ]
     if not ids_kept:
@@ -66,6 +72,17 @@ def _diverge() -> Notes:
     return []
 
 
+def _temporary_directory() -> Notes:
+    """multiprocessing keeps sockets in one, in /tmp mostly; a process deletes it when it ends."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        config = process.current_process()._config
+        directory = config.get("tempdir")
+        if directory is not None and not os.path.isdir(directory):
+            del config["tempdir"]  # another is made when it is needed
+    return []
+
+
 def _history(kernel: ExecutorKernel) -> Notes:
     """Its lines go under a session number of their own: the left branch has used the next ones."""
     manager = kernel.shell.history_manager if kernel.shell is not None else None
@@ -96,5 +113,7 @@ def _keep_loops_running(kernel: ExecutorKernel) -> None:
     mine = kernel.io_loop.asyncio_loop  # type: ignore[attr-defined]
     asyncio._set_running_loop(mine)
     for loop in gc.get_objects():
-        if isinstance(loop, asyncio.BaseEventLoop) and loop is not mine and loop.is_running():
+        # isinstance() asks the object itself, too: a weak proxy whose object is gone raises
+        ours = issubclass(type(loop), asyncio.BaseEventLoop)
+        if ours and loop is not mine and loop.is_running():
             loop.call_soon_threadsafe(asyncio._set_running_loop, loop)

@@ -22,9 +22,10 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.error import StdinNotImplementedError
 from tornado import ioloop
 from traitlets import Any as AnyTrait
-from traitlets import Type, Unicode
+from traitlets import Type, Unicode, observe
 
 from kernel_runtime.executor import trials
+from kernel_runtime.executor.hints import hint
 from kernel_runtime.executor.history import HistoryManager
 from kernel_runtime.executor.link import Link
 from kernel_runtime.executor.signals import LeaveCell
@@ -63,7 +64,10 @@ class ExecutorShell(ZMQInteractiveShell):
         main = threading.current_thread() is threading.main_thread()
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
         try:
+            error = sys.exc_info()[1]
             super().showtraceback(*args, **kwargs)
+            if text := hint(error):
+                sys.stderr.write(text)
         finally:
             if main:
                 signal.signal(signal.SIGINT, handler)
@@ -75,6 +79,13 @@ class ExecutorShell(ZMQInteractiveShell):
             {"source": "ask_exit", "keepkernel": self.keepkernel_on_exit}
         )
         if not self.keepkernel_on_exit:
+            self.kernel.link.report(report="exit_asked")
+
+    @observe("exit_now")
+    def _update_exit_now(self, change: Any) -> None:
+        """``kernel.do_shutdown(True)`` in a cell is ``exit``, too; ipykernel stops its loop."""
+        if change["new"]:
+            self.exit_now = False  # it may be asked for once more, after the exit was taken back
             self.kernel.link.report(report="exit_asked")
 
     def _format_exception_for_storage(self, exception: BaseException, *args: Any) -> Any:
@@ -227,6 +238,15 @@ class ExecutorKernel(IPythonKernel):
             reply = {
                 "status": "error",
                 **content,
+                "execution_count": self.execution_count - 1,
+                "user_expressions": {},
+                "payload": [],
+            }
+        except LeaveCell:
+            # not from the cell's own code, which IPython guards, but from what runs around it:
+            # its events, input transformers, user_expressions
+            reply = {
+                "status": "ok",
                 "execution_count": self.execution_count - 1,
                 "user_expressions": {},
                 "payload": [],

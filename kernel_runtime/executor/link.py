@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from fcntl import ioctl
+from os import getpid  # where user code replaces os.getpid, the link goes on
 from termios import FIONREAD
 from typing import Any
 
@@ -50,7 +51,7 @@ class Link:
         self._impatient_until = 0.0
         self._silent = False
         self.on_backlog: Callable[[], None] = lambda: None
-        self.pid = os.getpid()
+        self.pid = getpid()
 
     # Sending
 
@@ -67,7 +68,7 @@ class Link:
         self._send(encode_json(Kind.REPORT, fields))
 
     def _send(self, buffers: Sequence[bytes | memoryview]) -> None:
-        if os.getpid() != self.pid:
+        if getpid() != self.pid:
             return  # a forked child of user code: the link is not its own
         self._write(b"".join(buffers))
 
@@ -119,7 +120,7 @@ class Link:
 
     def readable(self) -> list[Frame]:
         """Return the frames that have come, without waiting. Raises EOFError at the end."""
-        if os.getpid() != self.pid:
+        if getpid() != self.pid:
             # a child that user code forked and let go on to the event loop: what comes over the
             # link is its parent's
             os._exit(0)
@@ -134,7 +135,7 @@ class Link:
         serve(frame) may handle a frame at once (it returns True). A signal handler may raise.
         Raises EOFError at the end of the link, RuntimeError in a process that user code forked.
         """
-        if os.getpid() != self.pid:
+        if getpid() != self.pid:
             raise RuntimeError("A forked process cannot ask the notebook for anything.")
         while True:
             for frame in self._decoder:
@@ -177,7 +178,7 @@ class Link:
         self._backlog.clear()
         self._descriptors.clear()
         self._impatient_until = 0.0
-        self.pid = os.getpid()
+        self.pid = getpid()
 
 
 def _unread(fd: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 Notes = list[list[str]]
@@ -21,8 +22,8 @@ def children() -> list[int]:
     found: list[int] = []
     for tid in os.listdir("/proc/self/task"):
         try:
-            with open(f"/proc/self/task/{tid}/children") as f:
-                found += map(int, f.read().split())
+            # not by open(), which user code may have replaced
+            found += map(int, Path(f"/proc/self/task/{tid}/children").read_text().split())
         except OSError:  # a thread that ended meanwhile
             continue
     return found
@@ -37,9 +38,19 @@ def mend(lost: list[int]) -> Notes:
     return [
         *_popen_objects(lost, everything),
         *_multiprocessing(lost, everything),
+        *_fork_server(lost),
         *_loky(),
         *_resource_trackers(lost, everything),
     ]
+
+
+def _is(one: Any, kind: type) -> bool:
+    """isinstance() asks the object itself, too: a weak proxy raises, others run user code."""
+    return issubclass(type(one), kind)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """In the place of a method whose time is over."""
 
 
 def _popen_objects(lost: list[int], everything: list[Any]) -> Notes:
@@ -48,7 +59,7 @@ def _popen_objects(lost: list[int], everything: list[Any]) -> Notes:
         return []
     notes: Notes = []
     for popen in everything:
-        if isinstance(popen, subprocess.Popen) and popen.returncode is None and popen.pid in lost:
+        if _is(popen, subprocess.Popen) and popen.returncode is None and popen.pid in lost:
             text = (
                 f"Process {popen.pid} ({popen.args!r}) was not brought back by the restore: child "
                 "processes are not part of a checkpoint. Start it again."
@@ -59,6 +70,8 @@ def _popen_objects(lost: list[int], everything: list[Any]) -> Notes:
 
             popen.returncode = KILLED
             popen.wait = popen.communicate = gone
+            # a thread that waits for it in waitpid(2) is told of no such child, and would set 0
+            popen._handle_exitstatus = _nothing
             notes.append(["child process", str(popen.pid), f"{popen.args!r}"])
     return notes
 
@@ -76,7 +89,7 @@ def _multiprocessing(lost: list[int], everything: list[Any]) -> Notes:
     pool = sys.modules.get("multiprocessing.pool")
     if pool is not None:
         for one in everything:
-            if isinstance(one, pool.Pool):
+            if _is(one, pool.Pool):
                 _free_pool_locks(one)
     return notes
 
@@ -90,6 +103,20 @@ def _free_pool_locks(pool: Any) -> None:
         lock = getattr(queue, name, None)
         if lock is not None and lock._semlock._is_zero():
             lock._semlock.release()
+
+
+def _fork_server(lost: list[int]) -> Notes:
+    """Let the next process be started by a new server: waitpid(2) for the old one raises."""
+    module = sys.modules.get("multiprocessing.forkserver")
+    server = getattr(module, "_forkserver", None)
+    if server is None or server._forkserver_pid not in lost:
+        return []
+    fd = server._forkserver_alive_fd
+    server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
+    if hasattr(server, "_forkserver_authkey"):  # Python 3.14
+        server._forkserver_authkey = None
+    os.close(fd)
+    return []
 
 
 def _loky() -> Notes:
@@ -129,7 +156,7 @@ def _tracked(tracker: str, everything: list[Any]) -> list[tuple[str, str]]:
             found += [
                 (o._name, "shared_memory")
                 for o in everything
-                if isinstance(o, shared.SharedMemory) and getattr(o, "_track", True)
+                if _is(o, shared.SharedMemory) and getattr(o, "_track", True)
             ]
         kind, module = "semaphore", sys.modules.get("multiprocessing.synchronize")
     else:
@@ -139,6 +166,6 @@ def _tracked(tracker: str, everything: list[Any]) -> list[tuple[str, str]]:
         found += [
             (o._semlock.name, kind)
             for o in everything
-            if isinstance(o, module.SemLock) and o._semlock.name
+            if _is(o, module.SemLock) and o._semlock.name
         ]
     return found

@@ -47,7 +47,7 @@ def _random() -> int:
     found = [
         one
         for one in gc.get_objects()
-        if issubclass(type(one), random.Random) and not isinstance(one, random.SystemRandom)
+        if issubclass(type(one), random.Random) and not issubclass(type(one), random.SystemRandom)
     ]
     for generator in found:
         generator.seed()

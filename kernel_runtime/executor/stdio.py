@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextvars
-import json
 import os
 import threading
+from json import dumps
 from os import getpid
 from typing import Any
 
@@ -48,7 +48,7 @@ class LinkStream(OutStream):
         return self._fd
 
     def _is_master_process(self) -> bool:
-        return os.getpid() == self._link.pid
+        return getpid() == self._link.pid
 
     def write(self, string: str) -> int:
         """Send text, with the parent of this thread or context."""
@@ -75,7 +75,7 @@ class LinkStream(OutStream):
     def _encode(self, parent: dict[str, Any]) -> bytes:
         known, encoded = self._encoded
         if known is not parent:
-            encoded = json.dumps(parent, default=json_default).encode()
+            encoded = dumps(parent, default=json_default).encode()
             self._encoded = (parent, encoded)
         return encoded
 

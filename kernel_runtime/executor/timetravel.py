@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import resource
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -101,7 +102,18 @@ class TimeTravel:
         return True
 
     def obey(self, command: dict[str, Any]) -> None:
-        """Carry out one command. Raises LeaveCell in a process that was woken within a cell."""
+        """Carry out one command. Raises LeaveCell in a process that was woken within a cell.
+
+        Whoever asked must not wait for ever: what fails here by an error that nobody thought of
+        (user code may have replaced what is called, such as ``os.getcwd``) is answered, too.
+        """
+        try:
+            self._obey(command)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            self._link.report(report="failed", id=command.get("id"), error=text)
+
+    def _obey(self, command: dict[str, Any]) -> None:
         name = command["command"]
         if name == "freeze":
             self._freeze(command)
@@ -139,17 +151,18 @@ class TimeTravel:
     def _freeze(self, command: dict[str, Any]) -> None:
         listener = self._link.take_descriptor()
         hold = self._link.take_descriptor() if command["held"] else -1
-        self.effects.flush()  # else the frozen process would tell of them once more
-        summary = self._summary()
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
-        # pages that the cell wrote first since the checkpoint before, at what one costs here
-        cow_tax_ms = faults * self._fault_s * 1e3
-        children = lost_children.children()
         move = bool(command["move"])
-        generator = random.getstate()
-        self._note_directory()
         woken = 0
+        interval = sys.getswitchinterval()
         try:
+            self.effects.flush()  # else the frozen process would tell of them once more
+            summary = self._summary()
+            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
+            # pages that the cell wrote first since the checkpoint before, at what one costs here
+            cow_tax_ms = faults * self._fault_s * 1e3
+            children = lost_children.children()
+            generator = random.getstate()
+            self._note_directory()
             # not the monotonic clock, which may be another one in the sandbox
             if time.clock_gettime(time.CLOCK_BOOTTIME) > command["until"]:
                 raise errors.CheckpointRefused(
@@ -164,6 +177,7 @@ class TimeTravel:
                 # a successful move ends this process: say now what cannot be said afterwards
                 self._link.report(report="moving", id=command["id"], variables=summary)
             with self._link.held():
+                sys.setswitchinterval(afterwake.UNDISTURBED_S)
                 woken, values, notes = self._library.freeze(
                     flags=native.MOVE if move else 0,
                     listen_fd=listener,
@@ -179,6 +193,7 @@ class TimeTravel:
                     python_threads=native.running_python(),
                 )
                 if woken and values.woken_copy:
+                    sys.setswitchinterval(interval)
                     self._serve_copy(generator, self._link.fd, native.open_files(notes))
                 if woken:
                     self._link.reset()
@@ -187,11 +202,12 @@ class TimeTravel:
             return
         finally:
             if not woken:  # a woken process was not given them
+                sys.setswitchinterval(interval)
                 os.close(listener)
                 if hold >= 0:
                     os.close(hold)
         if woken:
-            self._greet(woken, bool(values.woken_ids_kept), children, notes)
+            self._greet(woken, bool(values.woken_ids_kept), children, notes, interval)
         else:
             self._link.report(
                 report="frozen",
@@ -235,7 +251,7 @@ class TimeTravel:
             if self.directory is not None:
                 with contextlib.suppress(OSError):
                     os.chdir(self.directory)  # DMTCP knows those below the first one only
-            self._greet(woken, True, [], [])
+            self._greet(woken, True, [], [], sys.getswitchinterval())
 
     def _note_directory(self) -> None:
         try:
@@ -263,9 +279,12 @@ class TimeTravel:
         if touched > _FAULTS_LEARNT_FROM:
             self._fault_s = (time.perf_counter() - started) / touched
 
-    def _greet(self, woken: int, ids_kept: bool, lost: list[int], notes: list[list[str]]) -> None:
-        """First steps of a woken process."""
+    def _greet(
+        self, woken: int, ids_kept: bool, lost: list[int], notes: list[list[str]], interval: float
+    ) -> None:
+        """First steps of a woken process. interval: the interpreter's switch interval, seconds."""
         notes += afterwake.mend(self._kernel, ids_kept=ids_kept, lost=lost)
+        sys.setswitchinterval(interval)
         self.say_hello(woken=woken, ids_kept=ids_kept, notes=notes)
         if self._waiting:
             # it was frozen in the middle of a cell, whose reply was given long ago

@@ -151,8 +151,14 @@ static int describe(struct tt_state *state, const struct tt_maps_line *m) {
     if (kind == TT_OBJECT_DELETED && is_file(map->path, m->ino)) return 0;
     if (kind == TT_OBJECT_DELETED) map->path = NULL;
   }
-  if (kind >= 0) return describe_object(state, map, m, (enum tt_object_kind)kind);
-  return 0;
+  if (kind < 0) return 0;
+  struct tt_maps_line named = *m;
+  if (kind == TT_OBJECT_DELETED) {
+    int renamed = tt_object_renamed(state, &named.path, m->ino);
+    if (renamed < 0) return renamed;
+    if (renamed) kind = TT_OBJECT_SHM;
+  }
+  return describe_object(state, map, &named, (enum tt_object_kind)kind);
 }
 
 int tt_maps_describe(struct tt_state *state) {

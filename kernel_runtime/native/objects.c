@@ -18,6 +18,7 @@
 #define PUNCH_HOLE_KEEP_SIZE 3 /* FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE */
 #define SEAL_SEAL 1            /* F_SEAL_SEAL */
 #define HUGETLBFS 0x958458f6
+#define SHM "/dev/shm/"
 #define COPY_STEP ((uint64_t)8 << 20)
 
 /* --- describing ------------------------------------------------------------------------------ */
@@ -44,6 +45,34 @@ struct tt_object *tt_object_add(struct tt_state *state, enum tt_object_kind kind
   o->next = state->objects;
   state->objects = o;
   return o;
+}
+
+int tt_object_renamed(struct tt_state *state, struct tt_text *path, uint64_t ino) {
+  char entries[4096], name[sizeof SHM + 256] = SHM;
+  struct tt_text rest = *path;
+  if (!tt_text_skip(&rest, SHM)) return 0;
+  int directory = tt_open(SHM, O_RDONLY | O_DIRECTORY), found = 0;
+  long n = directory;
+  while (!found && n >= 0 && (n = SC(SYS_getdents64, directory, entries, sizeof entries)) > 0)
+    for (long at = 0; at < n && !found;) {
+      uint64_t inode;
+      uint16_t length;
+      memcpy(&inode, entries + at, 8);
+      memcpy(&length, entries + at + 16, 2); /* struct linux_dirent64: ino, off, reclen, type, name */
+      size_t size = strlen(entries + at + 19);
+      if (inode == ino && size <= 255) {
+        memcpy(name + sizeof SHM - 1, entries + at + 19, size + 1);
+        found = 1;
+      }
+      at += length;
+    }
+  tt_close(directory);
+  if (!found) return 0;
+  size_t size = strlen(name);
+  char *kept = tt_copy_text(&state->arena, name, size);
+  if (!kept) return -ENOMEM;
+  *path = (struct tt_text){kept, kept + size};
+  return 1;
 }
 
 static void leave_out(struct tt_state *state, struct tt_object *o) {
@@ -157,7 +186,7 @@ int tt_object_of_fd(struct tt_state *state, struct tt_desc *desc, const struct s
   struct statfs fs;
   if (st->st_nlink == 0)
     kind = tt_text_skip(&rest, "/memfd:") ? TT_OBJECT_MEMFD : TT_OBJECT_DELETED;
-  else if (tt_text_skip(&rest, "/dev/shm/"))
+  else if (tt_text_skip(&rest, SHM))
     kind = TT_OBJECT_SHM;
   else
     return 0;

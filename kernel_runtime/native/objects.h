@@ -11,4 +11,9 @@ int tt_object_copy(struct tt_state *state, struct tt_object *object, int fd);
 int tt_object_copy_mapped(struct tt_state *state, struct tt_object *object,
                           const struct tt_map *map);
 
+/* A file of /dev/shm may have a name though the one that it was opened by is deleted: sem_open(3)
+ * makes a semaphore under another name, links it to its own, and deletes the first. Put that name
+ * in the path's place. Whether there is one, or -ENOMEM. */
+int tt_object_renamed(struct tt_state *state, struct tt_text *path, uint64_t ino);
+
 #endif

@@ -131,6 +131,11 @@ class Environment:
             return self._config.is_isolated
         return self._config.sockets == "none"
 
+    def processes_ended(self) -> None:
+        """All processes inside but the frozen ones are gone."""
+        if self.engine is not None and self._proc is not None:
+            shared_memory.drop_semaphores(self._proc)
+
     # -- captures ---------------------------------------------------------------------------
 
     async def capture(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import socket
@@ -36,6 +37,10 @@ _HELLO_S = 120.0
 
 _WAKE_S = 20.0
 _FREEZE_S = 60.0
+
+
+class CommandFailed(ConnectionError):
+    """The process runs on, but an error that nobody thought of came of what it was asked."""
 
 
 class Listener(Protocol):
@@ -81,6 +86,8 @@ class Executor:
         self.alive = True
         self.end_expected = False
         self.exit_asked = False
+        self.requests = 0
+        """How many cells were handed to it."""
         self._listener = listener
         self._options = freeze_options
         self._ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -159,7 +166,8 @@ class Executor:
         except (asyncio.TimeoutError, ConnectionError) as error:
             self.close()
             raise RestoreFailed(
-                f"The process woken from frozen process {frozen.pid} does not answer."
+                f"The process woken from frozen process {frozen.pid} does not answer"
+                + (f" ({error})." if str(error) else ".")
             ) from error
         return woken
 
@@ -221,8 +229,19 @@ class Executor:
             self._listener.on_exit_asked()
         elif kind == "moving":
             self._moving = report
+        elif kind == "failed":
+            self._on_failed(report)
         elif (future := self._reports.pop(report["id"], None)) and not future.done():
             future.set_result(report)
+
+    def _on_failed(self, report: dict[str, Any]) -> None:
+        error = CommandFailed(report["error"])
+        # a woken process that could not take its first steps answers what its ancestor was asked
+        future = self._reports.pop(report["id"], None) if self._ready.done() else self._ready
+        if future is not None and not future.done():
+            future.set_exception(error)
+        else:
+            self._listener.on_log(logging.WARNING, str(error))
 
     def _on_end(self) -> None:
         self.alive = False
@@ -257,6 +276,8 @@ class Executor:
         """Have it wait, for a checkpoint that others make. Raises CheckpointRefused."""
         try:
             return await self._ask("park")
+        except CommandFailed as error:
+            raise CheckpointRefused(_not_frozen(error)) from error
         except ConnectionError as error:
             raise CheckpointRefused("The process ended before it was checkpointed.") from error
 
@@ -310,6 +331,9 @@ class Executor:
                 ),
                 2 * _FREEZE_S,
             )
+        except CommandFailed as error:
+            self.end_expected = False
+            raise CheckpointRefused(_not_frozen(error)) from error
         except ConnectionError as error:
             if move and self._moving:
                 # gone as it should be: the frozen process waits at its address
@@ -334,3 +358,10 @@ class Executor:
             not_captured=[Note(*note) for note in report["notes"]],
             details=report,
         )
+
+
+def _not_frozen(error: CommandFailed) -> str:
+    return (
+        f"The process could not be frozen: {error}. It runs on. Has a cell replaced a function of "
+        "Python's own? Put it back."
+    )

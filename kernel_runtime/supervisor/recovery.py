@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from kernel_runtime.engines.base import Frozen
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
 _REAP_S = 2.0
+_DEATHS_MOST = 2
+"""So many processes of one checkpoint may end by themselves, with no cell run in them."""
 ERROR_NAME = "ExecutorDied"
 """``ename`` of the reply to the cell in which it died."""
 
@@ -34,6 +37,8 @@ class Recovery:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._deaths: Counter[str] = Counter()
+        """By the id of the checkpoint that they came from: ends that no cell has caused."""
 
     async def recover(self, executor: Executor) -> None:
         """Put the session back to the newest checkpoint and say so. Never raises."""
@@ -43,6 +48,9 @@ class Recovery:
                 if session.executor is not executor:
                     return  # a restore that was under way has replaced it
                 fate, how = await self._fate(executor)
+                head = session.timeline.head
+                if head is not None and session.router.in_flight is None and not executor.requests:
+                    self._deaths[head.id] += 1
                 session.cells.ended(session.router.in_flight, lost=True)
                 back, files_text = await self._bring_back()
                 session.cells.forget()
@@ -124,6 +132,8 @@ class Recovery:
         session = self._session
         told = ""
         try:
+            if self._deaths[checkpoint.id] >= _DEATHS_MOST:
+                raise RestoreFailed("It ends by itself as soon as it is woken.")
             executor = await session.restores.wake(frozen)
         except RestoreFailed as error:
             session.log.warning("%s Trying its variables, or the checkpoint before it.", error)

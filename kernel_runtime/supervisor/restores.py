@@ -263,6 +263,7 @@ class Restorer(Planner):
         except asyncio.TimeoutError:
             raise SandboxError("A process inside the sandbox does not end.") from None
         session.sandbox.forget_exits()
+        session.environment.processes_ended()
         session.executor = None
 
     async def _revive(self, plan: Plan) -> Executor:

@@ -201,6 +201,7 @@ class Router:
 
     def _hand_over(self, request: Request) -> None:
         assert self.executor is not None
+        self.executor.requests += request.is_cell
         # signatures are the supervisor's: the executor's session has no key
         parts = [*request.identities, DELIM, b"", *request.frames]
         self.executor.link.send_message(Channel.SHELL, parts)

@@ -241,6 +241,8 @@ class Session:
         self.executor = executor
         self.router.replace_executor(executor)
         self.cells.tell_trees(executor)
+        if not executor.alive:  # it has ended between its first word and now
+            self.on_end(executor)
 
     def reconcile_comms(self, executor: Executor, request: Request | None) -> None:
         """Make the page and a woken process agree on which comms there are."""

@@ -24,13 +24,17 @@ def unheld(proc: Callable[[int], str], executor: int) -> list[Note]:
     if not executor:
         return []
     directory = f"{proc(1)}/root/dev/shm"
-    names: list[str] = []
+    names: dict[str, int] = {}
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        names = sorted(entry.name for entry in entries)
+        names = {entry.name: entry.inode() for entry in entries}
     if not names:
         return []
-    held = _held(proc(executor))
-    left = [name for name in names if f"/dev/shm/{name}" not in held]
+    held, inodes = _held(proc(executor))
+    left = [
+        name
+        for name, inode in sorted(names.items())
+        if f"/dev/shm/{name}" not in held and inode not in inodes
+    ]
     notes = [
         Note(KIND, f"/dev/shm/{name}", "the process has not mapped it, so its content is not held")
         for name in left[:_SHOWN]
@@ -40,15 +44,37 @@ def unheld(proc: Callable[[int], str], executor: int) -> list[Note]:
     return notes
 
 
-def _held(proc: str) -> set[str]:
+def drop_semaphores(proc: Callable[[int], str]) -> None:
+    """Delete the names of semaphores (``sem.*``, sem_overview(7)) when no process lives inside.
+
+    Nobody has one open then: what deletes their names, such as multiprocessing's tracker, has been
+    ended too, and a process that is woken makes its own anew. Other files may hold somebody's data.
+    """
+    directory = f"{proc(1)}/root/dev/shm"
+    with contextlib.suppress(OSError):
+        if os.stat(directory).st_dev == os.stat("/dev/shm").st_dev:
+            return  # the machine's own
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith("sem.")]
+        for name in names:
+            os.unlink(f"{directory}/{name}")
+
+
+def _held(proc: str) -> tuple[set[str], set[int]]:
+    """Paths, and inodes of what is mapped: a semaphore was opened by a name that is deleted."""
     found: set[str] = set()
+    inodes: set[int] = set()
     with contextlib.suppress(OSError):
         with open(f"{proc}/maps", errors="surrogateescape") as maps:
-            found = {line[line.index("/dev/shm/") :].rstrip("\n") for line in maps if _in_it(line)}
+            for line in filter(_in_it, maps):
+                found.add(line[line.index("/dev/shm/") :].rstrip("\n"))
+                inodes.add(
+                    int(line.split(None, 5)[4])
+                )  # proc(5): after range, mode, offset, device
         for number in os.listdir(f"{proc}/fd"):
             with contextlib.suppress(OSError):
                 found.add(os.readlink(f"{proc}/fd/{number}"))
-    return found
+    return found, inodes
 
 
 def _in_it(line: str) -> bool:

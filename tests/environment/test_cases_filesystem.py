@@ -81,6 +81,34 @@ def test_01_renaming_a_directory_that_came_from_the_host(start, home, E):
     assert cell.text() == "['pkg', 'pkg-old'] ['a.py'] new ['a.py', 'sub'] one\n two\n\n"
 
 
+def test_01_renaming_a_directory_of_an_earlier_cell(notebook, E):
+    """The cell learns why, and what to do instead; an ordinary error has no such hint."""
+    notebook.run(
+        f"import os; E = {str(E)!r}; os.mkdir(E + '/made'); open(E + '/made/f', 'w').close()"
+    )
+    notebook.head()
+    renamed = notebook.run("os.rename(E + '/made', E + '/other')", ok=False)
+    assert "Errno 18" in renamed.error and "shutil.move" in renamed.text("stderr")
+    other = notebook.run("os.rename(E + '/none', E + '/other')", ok=False)
+    assert "Errno 2" in other.error and "time travel" not in other.text("stderr")
+    devices = notebook.run("os.rename(E + '/made', '/dev/shm/made')", ok=False)
+    assert "Errno 18" in devices.error and "time travel" not in devices.text("stderr")
+
+
+def test_hard_links_outside_of_the_workspace(notebook, E):
+    """As docs/environment.md says: after a checkpoint they part, after a restore they are one."""
+    notebook.run(
+        f"import os; a, b = {str(E / 'a')!r}, {str(E / 'b')!r}; print(open(a, 'w').write('1'))"
+    )
+    notebook.run("os.link(a, b)")
+    at = notebook.head()["number"]
+    notebook.run("open(a, 'a').write('2')")
+    assert notebook.run("print(open(a).read(), open(b).read())").out == "12 1"
+    notebook.run(f"%restore {at}")
+    shown = "print(open(a).read(), open(b).read(), os.stat(a).st_ino == os.stat(b).st_ino)"
+    assert notebook.run(shown).out == "1 1 True"
+
+
 def test_02_a_directory_deleted_and_made_again(start, home, E):
     (E / "d/deep").mkdir(parents=True)
     (E / "d/old").write_text("old\n")

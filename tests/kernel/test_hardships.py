@@ -128,3 +128,52 @@ def test_few_descriptors(start_notebook):
     notebook = start_notebook(prefix=("sh", "-c", 'ulimit -n 64; exec "$0" "$@"'))
     notebook.cells("x = 1", "x = 2", "%restore 1")
     assert notebook.run("x").result == "1"
+
+
+def test_functions_of_python_are_replaced(notebook):
+    """As a mock does: time travel does not depend on what cells put into builtins."""
+    notebook.run(
+        "import builtins\n"
+        "def replaced(*args, **options): raise RuntimeError('replaced')\n"
+        "old, builtins.open = builtins.open, replaced"
+    )
+    assert notebook.head()["number"] == 1
+    notebook.run("x = 2; builtins.open = old")
+    notebook.run("%restore 1")
+    assert notebook.run("'x' in dir(), builtins.open is replaced").result == "(False, True)"
+
+
+def test_a_freeze_that_fails_by_an_error_of_the_cells_making_is_answered(notebook):
+    notebook.run("x = 1")
+    notebook.run("import os; old = os.getcwd\nos.getcwd = lambda: 1 / 0")
+    assert notebook.run("print(x)").out == "1"
+    assert notebook.head()["number"] >= 1
+    said = [m["content"]["text"] for m in notebook.settle() if m["msg_type"] == "stream"]
+    assert any("could not be frozen: ZeroDivisionError" in text for text in said), said
+    notebook.run("os.getcwd = old; x = 2")
+    at = notebook.head()["number"]
+    notebook.cells("x = 3", f"%restore {at}")
+    assert notebook.run("print(x)").out == "2"
+
+
+def test_a_process_that_ends_by_itself_whenever_it_is_woken(notebook, tmp_path):
+    """Its variables, or the checkpoint before it, take its place: the session does not spin."""
+    flag = tmp_path / "flag"
+    notebook.run("x = 1")
+    notebook.run(
+        "import os, threading, time\n"
+        "def end():\n"
+        f"    while not os.path.exists({str(flag)!r}): time.sleep(0.01)\n"
+        "    os._exit(3)\n"
+        "threading.Thread(target=end, daemon=True).start()"
+    )
+    assert notebook.head()["number"] == 2
+    flag.touch()
+    end = time.monotonic() + 60
+    said = ""
+    while time.monotonic() < end and "#1 " not in said and "could not be brought back" not in said:
+        texts = [m["content"] for m in notebook.settle(1.0) if m["msg_type"] == "stream"]
+        said += "".join(content["text"] for content in texts)
+    assert "#1 " in said or "ends by itself as soon as it is woken" in said, said
+    assert notebook.run("print(x)").out == "1"
+    assert notebook.settle(1.0) == [] or "died" not in str(notebook.settle())

@@ -177,6 +177,35 @@ def test_lines_after_a_restore_do_not_run(notebook):
     assert notebook.run("x").result == "1"
 
 
+BACK = "get_ipython().run_line_magic('restore', '1')"
+
+
+@pytest.mark.parametrize(
+    "event", ["pre_execute", "pre_run_cell", "post_run_cell", "post_execute", "transformer"]
+)
+@pytest.mark.parametrize("cell", ["y = 2", "import asyncio; await asyncio.sleep(0); y = 2"])
+def test_a_restore_that_is_asked_for_around_a_cell(notebook, event, cell):
+    """As a hook does that takes back every cell that failed."""
+    register = f"ip.events.register({event!r}, back)"
+    if event == "transformer":
+        register = "ip.input_transformers_cleanup.append(back)"
+    notebook.run("y = 1")
+    hook = f"def back(*args):\n    {BACK}\nip = get_ipython()\n"
+    notebook.run(hook + "y = 3")
+    last = notebook.wait(notebook.send(f"{register}"))  # some hooks run after this very cell
+    if not last.out.startswith("restored #1"):
+        last = notebook.run(cell)
+    assert last.out.startswith("restored #1")
+    assert notebook.run("print(y, 'back' in dir())").out == "1 False"
+
+
+def test_a_restore_in_user_expressions(notebook):
+    notebook.run("y = 1")
+    cell = notebook.run("y = 2", user_expressions={"back": BACK})
+    assert cell.out.startswith("restored #1")
+    assert notebook.run("print(y)").out == "1"
+
+
 def test_only_process_and_only_files(notebook):
     notebook.run("x = 1; open('f', 'w').write('1')")
     notebook.run("x = 2; open('f', 'w').write('2')")
@@ -241,6 +270,16 @@ def test_exit_gives_a_fresh_process_and_keeps_the_timeline(notebook):
     assert notebook.wait(queued[1]).out == "False"
     notebook.run("%restore --undo")
     assert notebook.run("x").result == "41"
+
+
+def test_a_shutdown_from_a_cell_gives_a_fresh_process(notebook):
+    """What people write into a cell that is to restart its kernel."""
+    for _ in range(2):
+        notebook.run("x = 1")
+        notebook.run("import IPython; IPython.Application.instance().kernel.do_shutdown(True)")
+        assert notebook.run("print('x' in dir())").out == "False"
+        notebook.run("%restore --undo")
+        assert notebook.run("print('x' in dir())").out == "True"
 
 
 def test_what_a_dead_cell_wrote_can_be_had_again(notebook):

@@ -109,3 +109,13 @@ def test_not_for_longer_than_a_second(made, monkeypatch):
     made.layer({f"d{n}": {"g": "1"} for n in range(200)})
     monkeypatch.setattr(hostchanges, "_SECONDS", 0.0)
     assert look(made, 0) == []
+
+
+def test_where_ipython_keeps_its_history_is_no_change(made, base, monkeypatch):
+    """Wherever that is: the supervisor writes there with each cell."""
+    monkeypatch.setenv("IPYTHONDIR", str(base / "d"))
+    since = later()
+    (base / "d/b").write_text("2")
+    (base / "d/sub/x").write_text("2")
+    (base / "f").write_text("2")
+    assert look(made, since) == [str(base / "f")]

@@ -28,6 +28,9 @@ _NOISE: Final = frozenset(
 )
 """What changes all the time and means nothing."""
 
+_NOISY_PLACES: Final = ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
+"""Variables that say where such directories are: the supervisor itself writes IPython's history."""
+
 _BOOKS: Final = (
     "/var/lib/dpkg/status",
     "/var/lib/rpm",
@@ -46,7 +49,10 @@ def host_changes(
     after = since_ns + _SLACK_NS
     found: list[str] = []
     home = os.path.expanduser("~")
+    noisy = [os.path.join(os.path.realpath(p), "") for p in map(os.environ.get, _NOISY_PLACES) if p]
     for path in [*_books(prefixes), *_touched_directories(views, end)]:
+        if os.path.join(os.path.realpath(path), "").startswith(tuple(noisy)):
+            continue
         if path == home or home.startswith(path.rstrip("/") + "/"):
             continue  # every program of the user's writes there, and other users' come and go
         if len(found) >= MOST or time.monotonic() > end:
