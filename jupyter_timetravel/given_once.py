@@ -1,7 +1,8 @@
 """Arguments that are given once, and given something: of several argparse takes the last.
 
 ``restore --member A --member B`` would bring B alone back, ``prune "$NOTEBOOK" --all`` with a
-variable that is not set would prune every notebook. Where an option takes several words, more of them are added.
+variable that is not set would prune every notebook. Where an option takes several words, more of
+them are added.
 """
 
 from __future__ import annotations
