@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
+import pytest
+
+from kernel_runtime.supervisor.app import START_FAILED
+from tests.conftest import ROOT
 
 
 def executor_of(notebook):
@@ -128,3 +134,17 @@ def test_few_descriptors(start_notebook):
     notebook = start_notebook(prefix=("sh", "-c", 'ulimit -n 64; exec "$0" "$@"'))
     notebook.cells("x = 1", "x = 2", "%restore 1")
     assert notebook.run("x").result == "1"
+
+
+@pytest.mark.parametrize("setting", ["keep_last=-1", "auto=maybe", "memory_fraction=much"])
+def test_a_wrong_setting_is_told_in_one_line(tmp_path, setting):
+    command = [sys.executable, "-m", "kernel_runtime", f"--Supervisor.{setting}"]
+    own = {"PYTHONPATH": str(ROOT), "JUPYTER_RUNTIME_DIR": str(tmp_path / "r")}
+    done = subprocess.run(
+        command, env={**os.environ, **own}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == START_FAILED
+    assert "cannot start, a setting is wrong" in done.stderr
+    assert setting.partition("=")[0] in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("r/*"))
