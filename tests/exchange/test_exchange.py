@@ -422,3 +422,18 @@ def test_an_import_that_is_killed_leaves_waste_only(
     assert "cut short" in mine("prune", "--older-than", "52w")
     assert not list((other / "store" / "tmp").glob("import-*"))
     assert len(list((other / "store" / "environments").iterdir())) == int(world.covered)
+
+
+def test_an_export_replaces_earlier_exports_only(world: World, mine: Command, other: Path) -> None:
+    words = ("export", world.notebook, "two", "-o")
+    before = world.notebook.read_bytes()
+    told = mine(*words, world.notebook, store=world.store, status=1)
+    assert "is there already, and no earlier export" in told
+    assert world.notebook.read_bytes() == before
+    assert "is a directory" in mine(*words, other, store=world.store, status=1)
+    missing = mine(*words, other / "nowhere/a.ttl", store=world.store, status=1)
+    assert "There is no directory for" in missing
+    (other / "empty.ttl").touch()
+    for _ in range(2):
+        assert "1 checkpoint" in mine(*words, other / "empty.ttl", store=world.store)
+    assert "imported" in mine("import", other / "empty.ttl")
