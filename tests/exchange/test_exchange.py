@@ -205,6 +205,7 @@ def test_somebody_elses_is_not_restored_until_a_person_trusts_it(
     write_notebook(path)
     told = theirs("import", world.file, "--as", path)
     assert "not signed by you" in told
+    assert f"{path} has it from then on; until then it goes by" in told
     (row,) = sessions(theirs)
     assert row["imported"] == "not trusted"
     id = row["id"][:12]
