@@ -13,6 +13,8 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from IPython.core.error import UsageError
 
+from jupyter_timetravel.given_once import once
+
 Magic = TypeVar("Magic", bound=Callable[..., Any])
 
 _WORD: Final = re.compile(
@@ -91,6 +93,7 @@ class LineParser(argparse.ArgumentParser):
 
     def __init__(self, magic: str, description: str) -> None:
         super().__init__(prog=f"%{magic}", description=description, add_help=False)
+        once(self)
         self.color = False  # from Python 3.14 on: the help is also a docstring
         self.add_argument("-h", "--help", action="store_true", help="Show this and do nothing.")
 

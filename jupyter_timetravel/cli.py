@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import Final, Protocol, cast
 
 from jupyter_timetravel.command_line import completion, output
+from jupyter_timetravel.given_once import GivenFully, once
 from kernel_runtime.errors import TimeTravelError
 
 
@@ -96,6 +97,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     for name in COMMANDS if only is None else [only]:
         command = COMMANDS[name]
         subparser = subparsers.add_parser(name, help=command.SUMMARY, description=command.SUMMARY)
+        once(subparser, GivenFully)
         command.add_arguments(subparser)
         if name not in PLAIN:
             subparser.add_argument(

@@ -38,6 +38,16 @@ class Told:
         return shown
 
 
+def refusal(name: str, error: TimeTravelError | WorkspaceError) -> CallToolResult:
+    """What a tool answers that did not do it."""
+    text = f"{type(error).__name__}: {error}"
+    return CallToolResult(
+        content=[TextContent(type="text", text=text)],
+        structured_content=failed(name, error),
+        is_error=True,
+    )
+
+
 def answered(tool: Callable[P, Awaitable[Told]]) -> Callable[P, Awaitable[CallToolResult]]:
     """Give a tool's answer, or its error, the shape that ``--json`` has on the command line."""
 
@@ -47,12 +57,7 @@ def answered(tool: Callable[P, Awaitable[Told]]) -> Callable[P, Awaitable[CallTo
         try:
             told = await tool(*args, **kwargs)
         except (TimeTravelError, WorkspaceError) as error:
-            text = f"{type(error).__name__}: {error}"
-            return CallToolResult(
-                content=[TextContent(type="text", text=text)],
-                structured_content=failed(name, error),
-                is_error=True,
-            )
+            return refusal(name, error)
         return CallToolResult(content=told.content(), structured_content=done(name, told.result))
 
     # the SDK makes the schema of the arguments of it

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
 
-from jupyter_timetravel.agent_server.answers import answered
+from jupyter_timetravel.agent_server.answers import answered, refusal
 from jupyter_timetravel.agent_server.grouping import GroupTools
 from jupyter_timetravel.agent_server.kernels import Kernels
 from jupyter_timetravel.agent_server.tools import Tools
+from kernel_runtime.errors import BadRequest
 
 INSTRUCTIONS: Final = """\
 Notebook kernels that can go back in time: memory, threads, the notebook's folder and installed \
@@ -30,7 +32,27 @@ _CHANGES: Final = ToolAnnotations(destructive_hint=True, open_world_hint=False)
 _RUNS: Final = ToolAnnotations(destructive_hint=True, open_world_hint=True)
 
 
-def build(kernel_name: str, writes: bool) -> MCPServer[None]:
+class Server(MCPServer[None]):
+    """Refuses arguments that a tool does not have. The SDK leaves them out: a ``restore`` with
+    ``dryrun`` or ``paths`` would be one of everything, for real."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.taken: dict[str, list[str]] = {}
+        """By tool: the names of its arguments."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], *rest: Any, **more: Any) -> Any:
+        """Do it, or say which argument it has not."""
+        taken = self.taken.get(name)
+        unknown = [] if taken is None else sorted(set(arguments) - set(taken))
+        if taken is not None and unknown:
+            names = ", ".join(map(repr, unknown))
+            words = f"{name} has no argument {names}; it has {', '.join(taken)}. Nothing was done."
+            return refusal(name, BadRequest(words))
+        return await super().call_tool(name, arguments, *rest, **more)
+
+
+def build(kernel_name: str, writes: bool) -> Server:
     """The server, with its tools; the kernels that it starts end when its run does."""
     kernels = Kernels(kernel_name)
     tools, grouping = Tools(kernels, writes), GroupTools()
@@ -42,7 +64,7 @@ def build(kernel_name: str, writes: bool) -> MCPServer[None]:
         finally:
             await kernels.close()
 
-    server: MCPServer[None] = MCPServer(
+    server = Server(
         "jupyter-timetravel",
         title="Session time travel for Jupyter",
         instructions=INSTRUCTIONS,
@@ -61,6 +83,7 @@ def build(kernel_name: str, writes: bool) -> MCPServer[None]:
     ):
         for tool in some:
             server.add_tool(answered(tool), annotations=kind)
+            server.taken[tool.__name__] = list(inspect.signature(tool).parameters)
     return server
 
 

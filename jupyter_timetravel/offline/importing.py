@@ -27,6 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stored.add_store(parser)
 
 
+def waits_for_trust(path: str | None, id: str) -> str:
+    """What becomes of ``--as`` until somebody trusts it."""
+    if path is None:
+        return ""
+    return f" {one_line(path, 200)} has it from then on; until then it goes by {id[:12]}."
+
+
 def run(args: argparse.Namespace) -> int:
     """Import. Raises ImportRefused: the store is as it was."""
     path = os.path.realpath(args.path) if args.path else None
@@ -55,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         lines.append(
             f"It is not signed by you (it names the key {one_line(contents.key, 64)}): list, show "
             "and diff work, restoring is refused, since restoring it runs code that whoever made "
-            f"it chose. `jupyter timetravel trust {id[:12]}` allows it."
+            f"it chose. `jupyter timetravel trust {id[:12]}` allows it." + waits_for_trust(path, id)
         )
     elif path is None:
         lines.append(f"`jupyter timetravel adopt {id[:12]} NOTEBOOK` lets a notebook go on with it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.progress import Progress
@@ -13,6 +14,10 @@ from jupyter_timetravel.offline import stored
 from kernel_runtime.timeline.text import one_line, plural, size_text
 
 SUMMARY = "write a timeline, or one checkpoint, into one file"
+
+_ZSTD: Final = (0, b"\x28\xb5\x2f\xfd")
+_TAR: Final = (257, b"ustar")
+"""Where a file says what it is, and how (RFC 8878, 3.1.1; POSIX, pax)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             "Say where to: -o FILE for a timeline or a checkpoint, --image NAME:TAG (with --base "
             "and --workspace) for a container image. No file was written."
         )
-    target = Path(args.output)
+    target = _free(Path(args.output), _ZSTD)
     with stored.opened(args) as store:
         info = stored.find(store, args)
         stored.refuse_untrusted(info)
@@ -73,6 +78,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _free(target: Path, begins: tuple[int, bytes]) -> Path:
+    """Where to write. Raises ExportRefused: of what is there only an earlier export is replaced."""
+    name = one_line(str(target), 200)
+    if not target.absolute().parent.is_dir():
+        raise ExportRefused(
+            f"There is no directory for {name}. No file was written; make it, or give -o another."
+        )
+    if target.is_dir():
+        raise ExportRefused(
+            f"{name} is a directory. No file was written; give -o the name of a file, such as "
+            f"{one_line(str(target / 'a.ttl'), 200)}."
+        )
+    offset, magic = begins
+    if target.exists():
+        with open(target, "rb") as file:
+            head = file.read(offset + len(magic))
+        if head and head[offset:] != magic:
+            raise ExportRefused(
+                f"{name} is there already, and no earlier export. It was left alone, and no file "
+                "was written; give -o another name, or delete it first."
+            )
+    return target
+
+
 def _make_image(args: argparse.Namespace) -> int:
     """Raises what `run` does, and ContainerError; then there is no image."""
     # late: most exports need nothing of it
@@ -92,7 +121,7 @@ def _make_image(args: argparse.Namespace) -> int:
         session = stored.look(store, info)
         checkpoint = session.checkpoint(args.checkpoint)
         made = CheckpointImage(session, checkpoint, workspace=args.workspace)
-        target = Path(args.output) if args.output else None
+        target = _free(Path(args.output), _TAR) if args.output else None
         export(made, args.image, base=args.base, file=target, store=store.directory)
     place = one_line(str(target), 200) if target else "Docker"
     text = (

@@ -9,6 +9,7 @@ from dataclasses import replace
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.exchange.manifest import Contents
 from jupyter_timetravel.offline import stored
+from jupyter_timetravel.offline.importing import waits_for_trust
 from jupyter_timetravel.remote import choosing, fit, published, sealing
 from jupyter_timetravel.remote.bucket import Bucket
 from jupyter_timetravel.remote.contents import contents_of
@@ -156,6 +157,7 @@ def _text(done: Pulled, progress: Progress, path: str | None) -> str:
             f"It is not signed by you (it names the key {one_line(done.contents.key, 64)}): list, "
             "show and diff work, restoring is refused, since restoring it runs code that whoever "
             f"made it chose. `jupyter timetravel trust {done.id[:12]}` allows it."
+            + waits_for_trust(path, done.id)
         )
     elif path is None:
         lines.append(

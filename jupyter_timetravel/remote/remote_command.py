@@ -6,6 +6,7 @@ import argparse
 from datetime import datetime
 
 from jupyter_timetravel.command_line.output import confirm, tell
+from jupyter_timetravel.given_once import GivenFully, once
 from jupyter_timetravel.offline import rules, stored
 from jupyter_timetravel.offline.tables import age_text, table
 from jupyter_timetravel.remote import choosing, pruning, published
@@ -23,12 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="action", metavar="list | delete | prune", required=True
     )
     listing = subparsers.add_parser("list", help="the timelines there", description=SUMMARY)
+    once(listing, GivenFully)
     listing.add_argument("url", metavar="URL", help="where it was pushed to")
     stored.add_store(listing)
     delete = subparsers.add_parser("delete", help="a timeline", description=_DELETE)
+    once(delete, GivenFully)
     delete.add_argument("url", metavar="URL", help="where it was pushed to")
     delete.add_argument("what", metavar="WHAT", help="the notebook's name, or an id of the list")
     prune = subparsers.add_parser("prune", help="what nothing needs", description=_PRUNE)
+    once(prune, GivenFully)
     prune.add_argument("url", metavar="URL", help="where it was pushed to")
     prune.add_argument(
         "--older-than", metavar="AGE", default="1d", help="90m, 12h, 30d (default: 1d)"

@@ -10,6 +10,9 @@ Refused calls fail with EPERM. Unknown to the filter, and answered with ENOSYS a
 would: calls that are newer than it, openat2 and clone3 (their flags lie in memory, where a filter
 cannot look; callers fall back to openat and clone), and calls of other ABIs (i386, x32).
 
+A filter cannot see paths either: /dev/null is refused for writing like all files. dill opens it so
+when it is imported; in a confined process Python's ``open`` gives memory of its own in its place.
+
 Sources: seccomp(2); linux/filter.h, linux/seccomp.h, linux/audit.h; Linux,
 Documentation/userspace-api/seccomp_filter.rst; arch/x86/entry/syscalls/syscall_64.tbl;
 scripts/syscall.tbl (aarch64).
@@ -17,11 +20,13 @@ scripts/syscall.tbl (aarch64).
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import errno
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 OWN_PID = 0x7FFFFFFF
 """Stands for the process's own id in a filter that is made before the process; no id is as high."""
@@ -215,6 +220,22 @@ def confine() -> None:
         raise OSError(errno.EBUSY, f"Thread {result} has a filter of its own: seccomp refuses")
     if result:
         raise _error("seccomp filters are not available (CONFIG_SECCOMP_FILTER)")
+    builtins.open, os.open = _instead_of_null(builtins.open), _instead_of_null(os.open)
+
+
+def _instead_of_null(opens: Callable[..., Any]) -> Any:
+    """``open``, or ``os.open``, with memory that ends with the file in place of /dev/null."""
+
+    def open_other(path: Any, *arguments: Any, **options: Any) -> Any:
+        if type(path) is not str or path != os.devnull:
+            return opens(path, *arguments, **options)
+        fd = os.memfd_create("null")
+        return fd if opens is _os_open else opens(fd, *arguments, **options)
+
+    return open_other
+
+
+_os_open = os.open
 
 
 def _error(text: str) -> OSError:

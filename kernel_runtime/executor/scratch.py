@@ -7,6 +7,7 @@ object does, it reaches no network and writes no file.
 import os
 import socket
 import sys
+import tempfile
 import types
 
 
@@ -20,6 +21,7 @@ def main() -> None:
     sys.modules["__main__"] = main_module
     channel = socket.socket(fileno=int(sys.argv[1]))
     os.nice(10)  # as native/copies.h has it
+    tempfile.gettempdir()  # it is found by writing there, and dill asks for it
     confine.confine()
     copies.load_alone(channel, main_module.__dict__, boot.hash_seed)
 

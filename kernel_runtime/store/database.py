@@ -89,6 +89,8 @@ def open_store(directory: Path, keys: Keys | None = None) -> Store:
 def _open(directory: Path, keys: Keys) -> Store:
     path = directory / FILE_NAME
     columns = Columns(cipher_of(directory))
+    if _is_emptied(path):
+        raise DatabaseDamaged(path, "it is empty, and content that it listed is still there")
     # SQLite gives its journal files the mode of the database file.
     private_file(path)
     connection = sqlite3.connect(
@@ -113,6 +115,16 @@ def _open(directory: Path, keys: Keys) -> Store:
         connection.close()
         raise
     return Store(directory, connection, keys, syncs_by_itself=not wal)
+
+
+def _is_emptied(path: Path) -> bool:
+    """Whether there is a database without a byte beside blobs: SQLite would take it for a new one,
+    and the next collection would free all of them."""
+    parts = (path, path.with_name(f"{path.name}-wal"))
+    if not path.exists() or any(part.stat().st_size for part in parts if part.exists()):
+        return False
+    places = (path.parent, path.parent / "namespaces")
+    return any(True for place in places for _ in place.glob("blobs/*/*"))
 
 
 class Store:
@@ -629,6 +641,12 @@ def _failed(path: Path, error: sqlite3.Error | OSError | Altered) -> StoreError:
         return DatabaseDamaged(path, error)
     if isinstance(error, sqlite3.Error) and any(text in str(error) for text in damage):
         return DatabaseDamaged(path, error)
+    if "database is locked" in str(error):
+        return refused(
+            path,
+            f"another program has it locked, for more than {BUSY_TIMEOUT_S:.0f} seconds now",
+            "Nothing was changed: try again; `fuser -v` with that path names the program.",
+        )
     return refused(path, error)
 
 

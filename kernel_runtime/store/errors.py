@@ -19,6 +19,8 @@ class TimelineInUse(StoreError):
     """Another kernel has the timeline of this notebook."""
 
     def __init__(self, path: str, holder: str) -> None:
+        self.holder = holder
+        """In brackets, after a blank: which process; empty if nobody knows."""
         super().__init__(
             f"The timeline of {path} is in use by another kernel{holder}. Nothing was changed; "
             "this kernel can have a timeline of its own, or shut the other one down and restart."

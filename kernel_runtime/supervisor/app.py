@@ -14,7 +14,7 @@ from typing import Any
 from jupyter_client.connect import ConnectionFileMixin, write_connection_file
 from jupyter_client.session import Session as MessageSession
 from jupyter_core.application import JupyterApp
-from traitlets import Unicode
+from traitlets import TraitError, Unicode
 
 from kernel_runtime import linux
 from kernel_runtime.errors import TimeTravelError
@@ -72,12 +72,21 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
         # a thread that looks at files must not hold up each step of the loop for 5 ms
         sys.setswitchinterval(_SWITCH_S)
         try:
-            asyncio.run(self._run())
+            settings = Supervisor(parent=self)
+        except TraitError as error:
+            self.log.critical(
+                "The time-travel kernel cannot start, a setting is wrong: %s. Correct it in the "
+                "kernelspec or in the configuration file; nothing was changed.",
+                str(error).rstrip("."),
+            )
+            sys.exit(START_FAILED)
+        try:
+            asyncio.run(self._run(settings))
         except TimeTravelError as error:
             self.log.critical("The time-travel kernel cannot start: %s", error)
             sys.exit(START_FAILED)
 
-    async def _run(self) -> None:
+    async def _run(self, settings: Supervisor) -> None:
         if sys.platform.startswith("linux"):
             # the sandbox's init becomes this process's child when its starter leaves
             linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
@@ -98,7 +107,7 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
         runtime_dir = runtime_directory(Path(self.connection_file or str(os.getpid())).stem)
         session = Session(
             channels,
-            Supervisor(parent=self),
+            settings,
             python=self.python,
             arguments=self.executor_arguments,
             runtime_dir=runtime_dir,

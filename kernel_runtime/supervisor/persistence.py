@@ -13,7 +13,7 @@ from pathlib import Path
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.store import encryption, resume
 from kernel_runtime.store.database import Store, open_store
-from kernel_runtime.store.errors import EncryptionProblem, StoreError, TimelineInUse
+from kernel_runtime.store.errors import StoreError, TimelineInUse
 from kernel_runtime.store.paths import key_directory, private_directory, store_directory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.document import Document
@@ -35,8 +35,6 @@ class Persistence:
         self.unpublished: list[str] = []
         """Checkpoints that the store does not have yet, as what they name is not on the disk."""
         self.problem = ""
-        self.is_locked = False
-        """Whether the store stays closed because its encryption fails."""
         self.directory: Path | None = None
         """Of the store; None if it cannot be used."""
         self._timeline_id = ""
@@ -62,7 +60,6 @@ class Persistence:
             self._timeline_id = timeline.id
         except (StoreError, OSError) as error:
             self.problem = f"The timeline is not stored: {error}"
-            self.is_locked = isinstance(error, EncryptionProblem)
             self._log.warning(self.problem)
             self._store = None
             timeline = Timeline(TimelineState("memory"))
@@ -83,8 +80,12 @@ class Persistence:
             self.has_document = document is not None
         except TimelineInUse as error:
             # a second kernel on the same notebook gets a timeline of its own
-            self._log.warning("%s", error)
-            self.problem = str(error)
+            self.problem = (
+                f"Another kernel{error.holder} has this notebook's timeline. This one has a "
+                "timeline of its own, which ends with it, and both work on the same files: shut "
+                "one of the two down."
+            )
+            self._log.warning("%s", self.problem)
             return store.load_timeline(None, name, epoch=epoch)
         if document is not None:
             document.keep(store, timeline.id)

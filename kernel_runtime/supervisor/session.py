@@ -170,7 +170,7 @@ class Session:
         except EnvironmentRefused as error:
             self.rescue.refuse(str(error))
             return
-        self._tell_of_encryption()
+        self._tell_of_store()
         engine = plugins.load(plugins.PROCESS_ENGINES, self.config.process_engine)
         self.engine: ProcessEngine = engine(self._runtime_dir, keep_ids=self.sandbox.ids_kept)
         try:
@@ -189,9 +189,9 @@ class Session:
         self.background(self._first_checkpoint())
         self.background(self.portable.on_schedule())
 
-    def _tell_of_encryption(self) -> None:
+    def _tell_of_store(self) -> None:
         problem = self.persistence.problem
-        if self.persistence.is_locked and problem not in self.environment.problem:
+        if problem and problem not in self.environment.problem:
             self.router.say_next(problem)
         elif self.persistence.is_encrypted and self.environment.enabled:
             self.limits.append(_LAYERS_PLAIN)

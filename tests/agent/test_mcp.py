@@ -272,3 +272,16 @@ def test_without_the_sdk_it_says_what_to_install(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "pip install 'jupyter_timetravel[mcp]'" in done.stderr
+
+
+async def test_an_argument_that_a_tool_has_not_is_refused(book: Path) -> None:
+    async with agent() as ask:
+        await ask.run(book, "x = 1")
+        await ask.run(book, "x = 2")
+        for wrong in ({"dryrun": True}, {"paths": ["f"]}, {"Only": "files", "vars": ["x"]}):
+            told = await ask.refused("restore", notebook=str(book), checkpoint=1, **wrong)
+            assert "restore has no argument" in told["evalue"]
+            assert "dry_run" in told["evalue"]
+        assert (await ask.run(book, "x"))["result"] == "2"
+        told = await ask.refused("kernels", notebook=str(book))
+        assert "kernels has no argument 'notebook'" in told["evalue"]

@@ -93,7 +93,7 @@ def play(
     def start(
         mounts: str = "true", covered: bool = True, before: tuple[str, ...] = (), **env: str
     ) -> Any:
-        for name in ("work", "home", "ipython", "store", "r"):
+        for name in ("work", "home", "ipython", "store", "keys", "r"):
             (tmp_path / name).mkdir(exist_ok=True)
             os.chown(tmp_path / name, 12345, 12345)
             (tmp_path / name).chmod(0o700)
@@ -132,3 +132,37 @@ def session(
     made.start()
     ability("overlays", made.covered())
     yield made
+
+
+@pytest.fixture
+def file_server(
+    tmp_path: Path, ability: Callable[[str, bool], None]
+) -> Iterator[Callable[..., tuple[Path, Path]]]:
+    """Mount a directory as a file server would; give it and the directory behind it."""
+    ability("FUSE", os.geteuid() == 0 and os.path.exists("/dev/fuse"))
+    started: list[tuple[Any, Path]] = []
+
+    def begin(
+        latency: float = 0.0, requests: str | Path = os.devnull, where: str = "nfs"
+    ) -> tuple[Path, Path]:
+        source, mounted = tmp_path / "served", tmp_path / where
+        for name in ("", "work", "store"):
+            (source / name).mkdir(exist_ok=True)
+            os.chown(source / name, 12345, 12345)
+        mounted.mkdir()
+        with open(requests, "w") as file:  # a line for each
+            server = subprocess.Popen(
+                [sys.executable, Path(__file__).with_name("fuse_passthrough.py"), source, mounted],
+                stdout=subprocess.PIPE, stderr=file, text=True,
+                env={**os.environ, "LATENCY": str(latency), "TRACE": "1"},
+            )  # fmt: skip
+        started.append((server, mounted))
+        ability("FUSE", server.stdout.readline() == "mounted\n")
+        return mounted, source
+
+    yield begin
+    for server, mounted in started:
+        subprocess.run(["umount", "-l", mounted], check=False)
+        server.kill()
+        server.wait()
+        server.stdout.close()

@@ -513,36 +513,6 @@ def test_08_resolv_conf(play, start, tmp_path, state, who, ability):
 # -- 11: the home directory on a file server -------------------------------------------------
 
 
-@pytest.fixture
-def file_server(tmp_path, ability):
-    """Mount a directory as a file server would; give it and the directory behind it."""
-    ability("FUSE", os.geteuid() == 0 and os.path.exists("/dev/fuse"))
-    started = []
-
-    def begin(latency=0.0, requests=os.devnull):
-        source, mounted = tmp_path / "served", tmp_path / "nfs"
-        for name in ("", "work", "store"):
-            (source / name).mkdir(exist_ok=True)
-            os.chown(source / name, 12345, 12345)
-        mounted.mkdir()
-        with open(requests, "w") as file:  # a line for each
-            server = subprocess.Popen(
-                [sys.executable, Path(__file__).with_name("fuse_passthrough.py"), source, mounted],
-                stdout=subprocess.PIPE, stderr=file, text=True,
-                env={**os.environ, "LATENCY": str(latency), "TRACE": "1"},
-            )  # fmt: skip
-        started.append((server, mounted))
-        ability("FUSE", server.stdout.readline() == "mounted\n")
-        return mounted, source
-
-    yield begin
-    for server, mounted in started:
-        subprocess.run(["umount", "-l", mounted], check=False)
-        server.kill()
-        server.wait()
-        server.stdout.close()
-
-
 @pytest.mark.root
 @pytest.mark.parametrize("store", ["there too", "on a local disk"])
 def test_11_the_workspace_on_a_file_server(file_server, play, store):

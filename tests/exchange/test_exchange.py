@@ -205,6 +205,7 @@ def test_somebody_elses_is_not_restored_until_a_person_trusts_it(
     write_notebook(path)
     told = theirs("import", world.file, "--as", path)
     assert "not signed by you" in told
+    assert f"{path} has it from then on; until then it goes by" in told
     (row,) = sessions(theirs)
     assert row["imported"] == "not trusted"
     id = row["id"][:12]
@@ -422,3 +423,18 @@ def test_an_import_that_is_killed_leaves_waste_only(
     assert "cut short" in mine("prune", "--older-than", "52w")
     assert not list((other / "store" / "tmp").glob("import-*"))
     assert len(list((other / "store" / "environments").iterdir())) == int(world.covered)
+
+
+def test_an_export_replaces_earlier_exports_only(world: World, mine: Command, other: Path) -> None:
+    words = ("export", world.notebook, "two", "-o")
+    before = world.notebook.read_bytes()
+    told = mine(*words, world.notebook, store=world.store, status=1)
+    assert "is there already, and no earlier export" in told
+    assert world.notebook.read_bytes() == before
+    assert "is a directory" in mine(*words, other, store=world.store, status=1)
+    missing = mine(*words, other / "nowhere/a.ttl", store=world.store, status=1)
+    assert "There is no directory for" in missing
+    (other / "empty.ttl").touch()
+    for _ in range(2):
+        assert "1 checkpoint" in mine(*words, other / "empty.ttl", store=world.store)
+    assert "imported" in mine("import", other / "empty.ttl")

@@ -119,3 +119,29 @@ def test_a_place_must_be_named() -> None:
     done = run("install")
     assert done.returncode == 2
     assert "--sys-prefix" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("restore", "--group", "g", "1", "--member", "a", "--member", "b"), "--member: is given"),
+        (("restore", "n.ipynb", "1", "--vars", "a", "--vars", "b"), "--vars: is given twice"),
+        (("remote", "prune", "file:///x", "--older-than", "3d", "--older-than", "2d"), "twice"),
+        (("prune", "", "--all"), "NOTEBOOK: is empty"),
+        (("prune", "--budget", ""), "--budget: is empty"),
+        (("list", ""), "NOTEBOOK: is empty"),
+        (("remote", "list", ""), "URL: is empty"),
+    ],
+)
+def test_what_is_given_twice_or_not_at_all_is_refused(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(words)
+    assert left.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_words_of_a_repeated_option_are_added() -> None:
+    words = ["replay", "n.ipynb", "1", "--skip", "2", "3", "--skip", "5"]
+    assert cli.build_parser("replay").parse_args(words).skip == ["2", "3", "5"]

@@ -373,4 +373,19 @@ CASES = {
             "True False True False",
         ),
     ),
+    "dill is asked": Case(
+        needs=("dill", "attrs"),
+        cells=(
+            "import attrs\n"
+            "real = int.__dict__['real']; running = (i for i in range(3))\n"
+            "with open('closed.txt', 'w+') as file: file.write('x')\n"
+            "@attrs.define\n"
+            "class At:\n"
+            "    x: int\n"
+            "at = At(1)",
+        ),
+        checks=("print(real is int.__dict__['real'], at, At(2), file.closed, file.mode)",),
+        expected=("True At(x=1) At(x=2) True w+",),
+        lost=("running",),
+    ),
 }

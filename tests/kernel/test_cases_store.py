@@ -258,3 +258,27 @@ def test_11_comments_with_any_content(on: Start, tt: Any, book: Path) -> None:
     kept = {c["comment"] for c in listed if c["reason"] == "manual"}
     assert refused == {10, 11, 12}, cell.out  # NUL, half a surrogate pair, an option
     assert {"plain", 'it\'s "quoted"; DROP TABLE x;--', "{x} $HOME `id`"} <= kept
+
+
+def test_a_second_kernel_says_that_its_timeline_ends_with_it(on: Start) -> None:
+    first = on()
+    first.run("x = 1")
+    second = on()
+    told = second.run("x = 2").text("stderr")
+    assert f"Another kernel (process {first.pid} " in told
+    assert "ends with it" in told and "shut one of the two down" in told
+    assert second.run("%restore 1").out.startswith("restored #1")
+    assert second.run("x").text("stderr") == ""  # once
+
+
+def test_a_store_that_cannot_be_used_is_told_though_nothing_is_covered(
+    on: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "store").write_text("no directory")
+    notebook = on("--Supervisor.environment=off")
+    told = notebook.run("x = 1").text("stderr")
+    assert "The timeline is not stored" in told and str(tmp_path / "store") in told
+    notebook.run("x = 2")
+    notebook.run("%restore 1")
+    assert notebook.run("x").result == "1"
+    (tmp_path / "store").unlink()

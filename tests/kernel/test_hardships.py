@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
+import pytest
+
+from kernel_runtime.supervisor.app import START_FAILED
+from tests.conftest import ROOT
 
 
 def executor_of(notebook):
@@ -177,3 +183,17 @@ def test_a_process_that_ends_by_itself_whenever_it_is_woken(notebook, tmp_path):
     assert "#1 " in said or "ends by itself as soon as it is woken" in said, said
     assert notebook.run("print(x)").out == "1"
     assert notebook.settle(1.0) == [] or "died" not in str(notebook.settle())
+
+
+@pytest.mark.parametrize("setting", ["keep_last=-1", "auto=maybe", "memory_fraction=much"])
+def test_a_wrong_setting_is_told_in_one_line(tmp_path, setting):
+    command = [sys.executable, "-m", "kernel_runtime", f"--Supervisor.{setting}"]
+    own = {"PYTHONPATH": str(ROOT), "JUPYTER_RUNTIME_DIR": str(tmp_path / "r")}
+    done = subprocess.run(
+        command, env={**os.environ, **own}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == START_FAILED
+    assert "cannot start, a setting is wrong" in done.stderr
+    assert setting.partition("=")[0] in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("r/*"))

@@ -81,3 +81,12 @@ def test_negative_numbers_are_no_options():
 def test_help_is_printed(capsys):
     assert restore_parser().parse_line("-h") is None
     assert "--undo" in capsys.readouterr().out
+
+
+def test_an_option_is_given_once():
+    with pytest.raises(UsageError, match="--vars: is given twice"):
+        restore_parser().parse_line("1 --vars a --vars b")
+    args = restore_parser().parse_line("1 --paths a b --paths c")
+    assert args.paths == ["a", "b", "c"]
+    args = restore_parser().parse_line("1 --vars a")
+    assert (args.checkpoint, args.vars) == (["1"], "a")

@@ -8,13 +8,16 @@ session's runs again: what they did is in the members.
 from __future__ import annotations
 
 import abc
+import dis
 import enum
 import gc
 import importlib
 import importlib.util
 import marshal
+import re
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any, Final
 
 from kernel_runtime.executor.namespace.registry import reducer
@@ -51,8 +54,46 @@ def reduce_function(function: types.FunctionType, context: Any) -> tuple[Any, ..
         state["__annotations__"] = function.__annotations__
     if function.__dict__:
         state["__dict__"] = function.__dict__
-    made_of = (function.__code__, function.__globals__, function.__name__, function.__closure__)
+    names = _names_for(function, context)
+    made_of = (function.__code__, names, function.__name__, function.__closure__)
     return make_function, made_of, state, None, None, set_function
+
+
+def _names_for(function: types.FunctionType, context: Any) -> dict[str, Any]:
+    """A function's globals: of a copy of the session's names, those that it can ask for.
+
+    attrs gives what it generates such a copy. All variables of that moment would be kept with it,
+    and one of them that cannot be kept would take the class with it.
+    """
+    names: dict[str, Any] = function.__globals__
+    if names is context.session.namespace or names.get("__name__") != "__main__":
+        return names
+    own = [each for each in names.values() if type(each) is types.FunctionType]
+    sharing = (function, *(each for each in own if each.__globals__ is names))
+    if any(_sets_globals(each.__code__) for each in sharing):
+        return names
+    wanted = {"__name__"}
+    if getattr(function, "__annotate__", None) is None:
+        for annotation in function.__annotations__.values():
+            if isinstance(annotation, str):  # typing.get_type_hints looks it up there
+                wanted.update(re.findall(r"\w+", annotation))
+    for code in _with_inner(function.__code__):
+        wanted.update(code.co_names)
+    return {name: value for name, value in names.items() if name in wanted}
+
+
+def _sets_globals(code: types.CodeType) -> bool:
+    setters = ("STORE_GLOBAL", "DELETE_GLOBAL")
+    return any(
+        i.opname in setters for each in _with_inner(code) for i in dis.get_instructions(each)
+    )
+
+
+def _with_inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _with_inner(each)
 
 
 def make_function(
@@ -147,10 +188,16 @@ def set_cell(cell: types.CellType, content: tuple[Any]) -> None:
 
 @reducer(types.MethodType, once=False)
 def reduce_method(method: types.MethodType, context: Any) -> Any:
-    """A bound method: by name where the name leads to it, else by its function."""
+    """A bound method: by name where the name leads to it, else by its function.
+
+    By its function, too, in what is written with the class itself: the class may have no members
+    yet when the method is read (validators of pydantic's models hang on the models).
+    """
     function, owner = method.__func__, method.__self__
     name = getattr(function, "__name__", None)
     kind = owner if isinstance(owner, type) else type(owner)
+    if context.keeper.class_key(kind) in context.own:
+        return make_method, (function, owner)
     if type(name) is str and name not in (getattr(owner, "__dict__", None) or {}):
         for base in _mro_of(kind):
             if name in _members_of(base):
@@ -162,7 +209,12 @@ def reduce_method(method: types.MethodType, context: Any) -> Any:
             member = _members_of(base).get(name)
             if isinstance(member, classmethod) and member.__func__ is function:
                 return getattr, (owner, name)
-    return types.MethodType, (function, owner)
+    return make_method, (function, owner)
+
+
+def make_method(function: Any, owner: Any) -> types.MethodType:
+    """A bound method; its type has no name by which it could be found."""
+    return types.MethodType(function, owner)
 
 
 @reducer(staticmethod, classmethod, once=False)

@@ -12,6 +12,7 @@ from kernel_runtime.executor.namespace.reducers import (
     plain,
     refused,
     tensors,
+    ufuncs,
     weak,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "plain",
     "refused",
     "tensors",
+    "ufuncs",
     "weak",
 ]

@@ -48,3 +48,16 @@ def settings_in_use() -> Any:
     import matplotlib
 
     return matplotlib.rcParams
+
+
+@reducer("matplotlib.cbook.CallbackRegistry")
+def reduce_callbacks(obj: Any, context: Context) -> Any:
+    """As matplotlib pickles it, and with what keeps its own objects in step: a colorbar follows its
+    image, an image its norm."""
+    made, arguments, state, *rest = obj.__reduce_ex__(2)
+    changed = state["callbacks"].setdefault("changed", {}) if "callbacks" in state else {}
+    for number, reference in obj.callbacks.get("changed", {}).items():
+        function = reference()
+        if type(getattr(function, "__self__", None)).__module__.startswith("matplotlib."):
+            changed[number] = function
+    return (made, arguments, state, *rest)

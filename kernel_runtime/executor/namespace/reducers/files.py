@@ -151,12 +151,14 @@ def make_text(
 
 
 def make_closed(kind: str, name: Any, mode: str) -> Any:
-    """A closed file with its name."""
-    raw = io.FileIO(os.devnull, "wb" if set("wax") & set(mode) else "rb")
+    """A closed file with its name and mode, over memory instead of its file."""
+    first = "a" if "a" in mode else "w" if set("wx") & set(mode) else "r"
+    raw = io.FileIO(os.memfd_create("closed"), first + ("+" if "+" in mode else ""))
     raw.name = name
     made: Any = raw
     if kind != "raw":
-        made = io.BufferedReader(raw) if raw.readable() else io.BufferedWriter(raw)
+        ways = _BUFFERED if raw.readable() and raw.writable() else _BUFFERED[:2]
+        made = ways[-1 if raw.writable() else 0](raw)
     if kind == "text":
         made = io.TextIOWrapper(made, "utf-8")
         made.mode = mode

@@ -6,6 +6,7 @@ library's words.
 
 from __future__ import annotations
 
+import contextvars
 import types
 from typing import Any, Final
 
@@ -66,6 +67,10 @@ REASONS: Final[dict[str | type, str]] = {
     "_ctypes.CFuncPtr": "a C function pointer cannot be kept: its address is the old process's",
     "_ctypes._Pointer": "a C pointer cannot be kept: its address is the old process's",
     "ctypes.CDLL": "a C library cannot be kept: its addresses are the old process's",
+    contextvars.Context: "a Context cannot be kept: libraries keep what is running in it",
+    contextvars.Token: "a Token cannot be kept: it belongs to a change that was made before",
+    "_csv.reader": "a csv reader cannot be kept: it stands in the middle of its text",
+    "_csv.writer": "a csv writer cannot be kept: nothing shows what it writes to",
     "zlib.Compress": "a compressor cannot be kept: nothing shows how far it is",
     "zlib.Decompress": "a decompressor cannot be kept: nothing shows how far it is",
     "_bz2.BZ2Compressor": "a compressor cannot be kept: nothing shows how far it is",

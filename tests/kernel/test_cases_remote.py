@@ -1,0 +1,45 @@
+"""Cases `remote` that need no remote: what time does to a session that waits on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.kernel.durable_world import durable, image, kill
+
+TIMES = """
+import threading, time
+t0 = time.monotonic(); w0 = time.time(); fired = []; deadline = time.monotonic() + 600
+timer = threading.Timer(20, fired.append, ['t']); timer.start(); far = threading.Timer(600, print)
+"""
+SEEN = """
+passed, by_wall = time.monotonic() - t0, time.time() - w0
+time.sleep(0.1); threading.Event().wait(0.1)
+print(passed > 0, abs(passed - by_wall) < 2, deadline - time.monotonic() > 0)
+"""
+
+
+@pytest.mark.parametrize("images", [True, False])
+def test_05_a_pause_between_checkpoint_and_restore(
+    start_notebook: Callable[..., Any], document: dict[str, Any], images: bool
+) -> None:
+    """The clock goes on as if the session had waited; a timer fires once, or is told as lost."""
+    arguments = ("--Supervisor.durability=manual", f"--Supervisor.images={images}")
+    notebook = start_notebook(*arguments, **document)
+    notebook.run(TIMES)
+    notebook.run("%checkpoint")
+    number = notebook.head()["number"]
+    written = image(notebook, number) if images else durable(notebook, number)
+    assert written["state"] == "ready"
+    kill(notebook)
+    notebook = start_notebook(*arguments, **document)
+    report = notebook.run(f"%restore {number}").out
+    assert notebook.run(SEEN).out == "True True True"
+    if images:
+        assert notebook.run("timer.join(50); time.sleep(0.2); print(fired)").out == "['t']"
+    else:
+        assert "not brought back: timer: a thread cannot be kept" in report
+        assert notebook.run("print(fired, 'timer' in globals())").out == "[] False"
+    assert notebook.run("1 + 1").result == "2"
