@@ -11,7 +11,7 @@ from jupyter_client.connect import ConnectionFileMixin
 
 from jupyter_timetravel import commands
 from jupyter_timetravel.client import DEFAULT_TIMEOUT_S
-from jupyter_timetravel.commands import Command, Only
+from jupyter_timetravel.commands import Command
 from jupyter_timetravel.over_kernel import AsyncKernelCarrier
 from jupyter_timetravel.records import (
     Applied,
@@ -33,6 +33,7 @@ from jupyter_timetravel.records import (
     Verified,
 )
 from jupyter_timetravel.wire import EventReader, no_history
+from kernel_runtime.supervisor.restore_request import Only, RestoreRequest
 from kernel_runtime.timeline.names import Spec
 
 T = TypeVar("T")
@@ -124,9 +125,7 @@ class AsyncClient:
         """See ``Client.status``."""
         return await self._call(commands.status())
 
-    async def list(
-        self, include_auto: bool = True, history: Spec | None = None
-    ) -> Sequence[Record]:
+    async def list(self, include_auto: bool = True, history: Spec | None = None) -> list[Record]:
         """See ``Client.list``."""
         return await self._call(commands.list_checkpoints(include_auto, history))
 
@@ -152,9 +151,8 @@ class AsyncClient:
         reseed: bool = False,
     ) -> RestoreResult:
         """See ``Client.restore``."""
-        return await self._call(
-            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
-        )
+        asked = RestoreRequest(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
+        return await self._call(commands.restore(asked))
 
     async def replay(
         self,

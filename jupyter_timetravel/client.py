@@ -21,7 +21,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import ConnectionFileMixin
 
 from jupyter_timetravel import commands
-from jupyter_timetravel.commands import Command, Only
+from jupyter_timetravel.commands import Command
 from jupyter_timetravel.over_kernel import KernelCarrier
 from jupyter_timetravel.records import (
     Applied,
@@ -43,6 +43,7 @@ from jupyter_timetravel.records import (
     Verified,
 )
 from jupyter_timetravel.wire import EventReader
+from kernel_runtime.supervisor.restore_request import Only, RestoreRequest
 from kernel_runtime.timeline.names import Spec
 
 T = TypeVar("T")
@@ -193,9 +194,8 @@ class Client:
         ``reseed`` generators of random numbers are seeded anew: of two that restore one checkpoint
         each draws its own.
         """
-        return self._call(
-            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
-        )
+        asked = RestoreRequest(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
+        return self._call(commands.restore(asked))
 
     def replay(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from jupyter_timetravel import records
 from jupyter_timetravel.records import (
@@ -31,12 +31,12 @@ from jupyter_timetravel.records import (
     Verified,
 )
 from kernel_runtime.errors import TimeTravelError
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline.names import Spec
 
 VERSION: Final = 1
 
 T = TypeVar("T")
-Only = Literal["process", "files"]
 
 
 @dataclass(frozen=True)
@@ -76,31 +76,9 @@ def checkpoint(comment: str = "", label: str | None = None, pin: bool = False) -
     return Command("checkpoint", args, records.read_checkpoint)
 
 
-def restore(
-    checkpoint: Spec = -1,
-    only: Only | None = None,
-    dry_run: bool = False,
-    undo: bool = False,
-    force: bool = False,
-    compensate: bool = False,
-    partial: bool = False,
-    reseed: bool = False,
-) -> Command[RestoreResult]:
+def restore(asked: RestoreRequest) -> Command[RestoreResult]:
     """Go back, or tell what going back would change."""
-    args = {
-        "checkpoint": checkpoint,
-        "only": only,
-        "dry_run": dry_run,
-        "undo": undo,
-        "force": force,
-    }
-    if compensate:
-        args["compensate"] = True  # kernels of an earlier version do not know it
-    if partial:
-        args["partial"] = True  # likewise
-    if reseed:
-        args["reseed"] = True  # likewise
-    return Command("restore", args, records.read_restore)
+    return Command("restore", asked.args(), records.read_restore)
 
 
 def bring(checkpoint: Spec, names: Sequence[str]) -> Command[Brought]:

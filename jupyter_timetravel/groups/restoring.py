@@ -15,16 +15,14 @@ from typing import Any, Final
 
 from jupyter_timetravel.groups.errors import GroupFailed, MemberFailed
 from jupyter_timetravel.groups.holding import NotAtRest, held
-from jupyter_timetravel.groups.linking import Link, connect
+from jupyter_timetravel.groups.linking import RESTORE_S, Link, connect
 from jupyter_timetravel.groups.opened import Opened, opened
 from jupyter_timetravel.groups.taking import capture, new_record
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.database import Store
 from kernel_runtime.supervisor import faults
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline.groups import GroupRecord, GroupRefused, Unfinished, resolve
-
-RESTORE_S: Final = 120.0
-"""Seconds that one member's restore may take."""
 
 _NOTHING: Final = "Nothing was changed, and nobody is held any more."
 
@@ -119,12 +117,10 @@ async def _ask_all(
     """What each would do. Raises GroupFailed if one cannot."""
     told = await asyncio.gather(
         *(
-            link.ask(
-                "restore",
-                RESTORE_S,
-                checkpoint=target.members[link.name].checkpoint,
-                keep_notebooks=True,
-                dry_run=True,
+            link.restore(
+                RestoreRequest(
+                    target.members[link.name].checkpoint, keep_notebooks=True, dry_run=True
+                )
             )
             for link in links
         ),
@@ -180,7 +176,7 @@ async def _carry_out(
     done: dict[str, dict[str, Any]] = {}
     for number, link in enumerate(links):
         try:
-            done[link.name] = await _restore_one(link, target, lease=lease)
+            done[link.name] = await _restore_one(link, target, lease)
         except MemberFailed as error:
             # who did not answer may have restored all the same
             back = list(links[: number + (error.reason == "not answering")])
@@ -190,13 +186,13 @@ async def _carry_out(
     return done
 
 
-async def _restore_one(link: Link, target: GroupRecord, **lease: str) -> dict[str, Any]:
+async def _restore_one(link: Link, target: GroupRecord, lease: str | None = None) -> dict[str, Any]:
     """One member's restore to a record. Raises MemberFailed.
 
     The notebooks of the other members stay too: their front ends own them.
     """
     checkpoint = target.members[link.name].checkpoint
-    return await link.ask("restore", RESTORE_S, checkpoint=checkpoint, keep_notebooks=True, **lease)
+    return await link.restore(RestoreRequest(checkpoint, keep_notebooks=True, lease=lease))
 
 
 async def _take_back(group: Opened, links: Sequence[Link], safety: GroupRecord, lease: str) -> str:
@@ -222,7 +218,7 @@ async def _take_back(group: Opened, links: Sequence[Link], safety: GroupRecord, 
 async def _take_one_back(link: Link, safety: GroupRecord, lease: str) -> None:
     """Raises MemberFailed."""
     try:
-        await _restore_one(link, safety, lease=lease)
+        await _restore_one(link, safety, lease)
     except MemberFailed as error:
         if error.reason != "refused":
             raise

@@ -15,15 +15,15 @@ from typing import Any
 
 from jupyter_timetravel.groups.errors import GroupFailed, MemberFailed
 from jupyter_timetravel.groups.holding import NotAtRest, held
-from jupyter_timetravel.groups.linking import Link, connect
+from jupyter_timetravel.groups.linking import RESTORE_S, Link, connect
 from jupyter_timetravel.groups.opened import Opened, opened
-from jupyter_timetravel.groups.restoring import RESTORE_S
 from jupyter_timetravel.groups.writing import FOREVER, Shared, doings, shared_since, still_as
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import Store
 from kernel_runtime.supervisor import faults
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline import Timeline
 from kernel_runtime.timeline.groups import (
     Alone,
@@ -84,14 +84,15 @@ async def restore_member(
                 raise GroupFailed(what, mine, "Nothing was changed.")
             async with held(own, started + timeout) as lease:
                 shared, parts = await _plan(group, own[0], others, target)
-                args: dict[str, Any] = {"checkpoint": target.checkpoint, "keep_notebooks": True}
+                paths = None
                 if shared is not None:
-                    args["paths"] = [_absolute(shared, path) for path in sorted(parts.own)]
+                    paths = tuple(_absolute(shared, path) for path in sorted(parts.own))
+                asked = RestoreRequest(target.checkpoint, paths=paths, keep_notebooks=True)
                 if dry_run:
-                    result = await own[0].ask("restore", RESTORE_S, **args, dry_run=True)
+                    result = await own[0].restore(replace(asked, dry_run=True))
                     return _told(group, member, target, shared, parts, result, started)
                 faults.point("group member planned")
-                result = await own[0].ask("restore", RESTORE_S, **args, lease=lease)
+                result = await own[0].restore(replace(asked, lease=lease))
                 faults.point("group member restored")
                 await group.put(_noted(group.group, member, target, result, undo))
             told = _told(group, member, target, shared, parts, result, started)

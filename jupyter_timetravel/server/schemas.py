@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.supervisor.restore_request import OPTIONS
 from kernel_runtime.timeline.names import LONGEST_LABEL
 
 Schema = dict[str, Any]
@@ -105,12 +106,7 @@ BODIES: Final[Mapping[str, Schema]] = {
             "description": "Likewise these files and directories of the workspace: absolute, or "
             "below its first directory.",
         },
-        dry_run=_NO,
-        undo=_NO,
-        force=_NO,
-        compensate=_NO,
-        partial=_NO,
-        reseed=_NO,
+        **{name: _NO for name in OPTIONS if name != "only"},
     ),
     "resume": request({}, force=_NO, reseed=_NO),
     "replay": request(
