@@ -62,7 +62,8 @@ def _group(args: argparse.Namespace) -> int:
         **{name: getattr(RestoreRequest, name) for name in OPTIONS if name not in asked},
     )  # fmt: skip
     asked["timeout"] = args.timeout
-    with Progress(args), in_group() as store:
+    with Progress(args) as progress, in_group() as store:
+        asked["say"] = progress.say
         if args.member is not None:
             if args.allow_partial:
                 raise BadRequest("--allow-partial is for the whole group. Nothing was done.")

@@ -17,6 +17,7 @@ from jupyter_timetravel.groups.errors import GroupFailed, MemberFailed
 from jupyter_timetravel.groups.holding import NotAtRest, held
 from jupyter_timetravel.groups.linking import RESTORE_S, Link, connect
 from jupyter_timetravel.groups.opened import Opened, opened
+from jupyter_timetravel.groups.telling import Say, nobody
 from jupyter_timetravel.groups.writing import FOREVER, Shared, doings, shared_since, still_as
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.errors import BadRequest
@@ -63,11 +64,13 @@ async def restore_member(
     undo: bool = False,
     dry_run: bool = False,
     timeout: float = 120.0,
+    say: Say = nobody,
 ) -> dict[str, Any]:
     """Bring one member back to a record; the result is told in docs/groups.md.
 
     undo: to before its last such restore, without spec. timeout: seconds until it must be at rest.
-    Raises UnknownGroup, GroupRefused, GroupFailed, StoreError: then nothing was changed.
+    say: is told how far it is. Raises UnknownGroup, GroupRefused, GroupFailed, StoreError: then
+    nothing was changed.
     """
     started = time.monotonic()
     async with opened(store, name, started + timeout) as group:
@@ -82,7 +85,8 @@ async def restore_member(
             if not own:
                 mine = [one for one in problems if one.member == member.name]
                 raise GroupFailed(what, mine, "Nothing was changed.")
-            async with held(own, started + timeout) as lease:
+            async with held(own, started + timeout, say) as lease:
+                say(f"finding what {member.name} alone has written")
                 shared, parts = await _plan(group, own[0], others, target)
                 paths = None
                 if shared is not None:
@@ -92,6 +96,7 @@ async def restore_member(
                     result = await own[0].restore(replace(asked, dry_run=True))
                     return _told(group, member, target, shared, parts, result, started)
                 faults.point("group member planned")
+                say(f"{member.name} goes back")
                 result = await own[0].restore(replace(asked, lease=lease))
                 faults.point("group member restored")
                 await group.put(_noted(group.group, member, target, result, undo))
