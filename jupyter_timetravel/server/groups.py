@@ -15,7 +15,7 @@ from typing import Any, Final
 from jupyter_timetravel import groups
 from jupyter_timetravel.groups.joining import NAMED, members_of
 from jupyter_timetravel.groups.showing import group_row
-from jupyter_timetravel.groups.telling import Say
+from jupyter_timetravel.groups.telling import Say, announce_members
 from jupyter_timetravel.offline.stored import NotRunning
 from jupyter_timetravel.server import store as stores
 from jupyter_timetravel.server.live import LiveSession, Tell
@@ -123,7 +123,9 @@ def _rows() -> list[Row]:
 
 def _create(name: str, members: Sequence[str]) -> Row:
     with stores.opened() as store:
-        return group_row(store.groups.create(name, members_of(store, members)), ())
+        made = store.groups.create(name, members_of(store, members))
+    asyncio.run(announce_members(name, made.members))
+    return group_row(made, ())
 
 
 async def _carried_out(work: Work, tell: Tell | None) -> Row:
