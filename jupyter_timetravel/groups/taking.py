@@ -50,7 +50,7 @@ async def checkpoint(
         links, problems = await connect(group.group.members)
         try:
             record = await _take(group, links, problems, comment, deadline, allow_partial, say)
-            await announce(links, name, record)
+            await announce([link for link in links if link.name in record.members], name, record)
         finally:
             await asyncio.gather(*(link.close() for link in links))
         took = (time.monotonic() - started) * 1e3

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from jupyter_timetravel.groups.linking import Link, connect
 from kernel_runtime.timeline.groups import GroupRecord, Member
+
+_TELL_S: Final = 1.0
 
 Say = Callable[[str], None]
 """Takes one line about how far it is."""
@@ -33,6 +35,6 @@ async def announce_members(group: str, members: Iterable[Member]) -> None:
 
 async def _tell(links: Iterable[Link], group: str, state: dict[str, Any]) -> None:
     await asyncio.gather(
-        *(link.ask("tell", group=group, text="", state=state) for link in links),
+        *(link.ask("tell", _TELL_S, group=group, text="", state=state) for link in links),
         return_exceptions=True,
     )

@@ -41,17 +41,14 @@ class Groups:
 
     async def listing(self, session: str | None = None) -> list[Row]:
         """All of them; with ``session`` those that it is a member of. Raises NoSuchSession."""
-        timeline = None
-        if session is not None:
-            timeline = (await self._sessions.describe(session))["timeline"]
-        rows = await stores.in_thread(_rows)
-        if session is not None:
-            rows = [
-                row
-                for row in rows
-                if any(timeline in (None, one["timeline"]) for one in row["members"])
-            ]
-        return rows
+        if session is None:
+            return await stores.in_thread(_rows)
+        timeline = (await self._sessions.describe(session))["timeline"]
+        return [
+            row
+            for row in await stores.in_thread(_rows)
+            if any(one["timeline"] == timeline for one in row["members"])
+        ]
 
     async def show(self, name: str) -> Row:
         """One group, with where its members are. Raises UnknownGroup."""

@@ -94,7 +94,8 @@ def test_the_groups_of_a_session(http: httpx.Client, pair: Pair, start: Any) -> 
     create(http, "of-a", pair)
     other = start()
     other.run("x = 1")
-    for kernel, names in ((pair[0], ["of-a"]), (pair[1], ["of-a"]), (other, [])):
+    stock = start(kernel="python3")
+    for kernel, names in ((pair[0], ["of-a"]), (pair[1], ["of-a"]), (other, []), (stock, [])):
         found = http.get("/groups", params={"session": kernel.id}).json()["groups"]
         assert [one["group"] for one in found] == names
     assert "of-a" in [one["group"] for one in http.get("/groups").json()["groups"]]
