@@ -11,7 +11,8 @@ from jupyter_client.connect import ConnectionFileMixin
 
 from jupyter_timetravel import commands
 from jupyter_timetravel.client import DEFAULT_TIMEOUT_S
-from jupyter_timetravel.commands import Command, Only
+from jupyter_timetravel.commands import Command
+from jupyter_timetravel.group_records import GroupRestored, GroupState
 from jupyter_timetravel.over_kernel import AsyncKernelCarrier
 from jupyter_timetravel.records import (
     Applied,
@@ -33,6 +34,8 @@ from jupyter_timetravel.records import (
     Verified,
 )
 from jupyter_timetravel.wire import EventReader, no_history
+from kernel_runtime.supervisor.restore_request import Only, RestoreRequest
+from kernel_runtime.timeline.groups import GroupRecord
 from kernel_runtime.timeline.names import Spec
 
 T = TypeVar("T")
@@ -124,9 +127,7 @@ class AsyncClient:
         """See ``Client.status``."""
         return await self._call(commands.status())
 
-    async def list(
-        self, include_auto: bool = True, history: Spec | None = None
-    ) -> Sequence[Record]:
+    async def list(self, include_auto: bool = True, history: Spec | None = None) -> list[Record]:
         """See ``Client.list``."""
         return await self._call(commands.list_checkpoints(include_auto, history))
 
@@ -152,9 +153,8 @@ class AsyncClient:
         reseed: bool = False,
     ) -> RestoreResult:
         """See ``Client.restore``."""
-        return await self._call(
-            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
-        )
+        asked = RestoreRequest(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
+        return await self._call(commands.restore(asked))
 
     async def replay(
         self,
@@ -252,6 +252,39 @@ class AsyncClient:
     ) -> Applied:
         """See ``Client.apply``."""
         return await self._call(commands.apply([str(path) for path in paths], dry_run, force))
+
+    async def groups(self) -> tuple[GroupState, ...]:
+        """See ``Client.groups``."""
+        return await self._call(commands.groups())
+
+    async def group(self, name: str) -> GroupState:
+        """See ``Client.group``."""
+        return await self._call(commands.group(name))
+
+    async def create_group(self, name: str, *members: str) -> GroupState:
+        """See ``Client.create_group``."""
+        return await self._call(commands.create_group(name, members))
+
+    async def checkpoint_group(
+        self, name: str, comment: str = "", allow_partial: bool = False, wait: float = 20.0
+    ) -> GroupRecord:
+        """See ``Client.checkpoint_group``."""
+        return await self._call(commands.checkpoint_group(name, comment, allow_partial, wait))
+
+    async def restore_group(
+        self,
+        name: str,
+        record: int | str | None = None,
+        member: str | None = None,
+        undo: bool = False,
+        dry_run: bool = False,
+        allow_partial: bool = False,
+        wait: float = 20.0,
+    ) -> GroupRestored:
+        """See ``Client.restore_group``."""
+        return await self._call(
+            commands.restore_group(name, record, member, undo, dry_run, allow_partial, wait)
+        )
 
     async def events(self, timeout: float | None = None) -> AsyncIterator[Event]:
         """Iterate over the events from now on, until ``timeout`` seconds pass without one.

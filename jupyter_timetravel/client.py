@@ -21,7 +21,8 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import ConnectionFileMixin
 
 from jupyter_timetravel import commands
-from jupyter_timetravel.commands import Command, Only
+from jupyter_timetravel.commands import Command
+from jupyter_timetravel.group_records import GroupRestored, GroupState
 from jupyter_timetravel.over_kernel import KernelCarrier
 from jupyter_timetravel.records import (
     Applied,
@@ -43,6 +44,8 @@ from jupyter_timetravel.records import (
     Verified,
 )
 from jupyter_timetravel.wire import EventReader
+from kernel_runtime.supervisor.restore_request import Only, RestoreRequest
+from kernel_runtime.timeline.groups import GroupRecord
 from kernel_runtime.timeline.names import Spec
 
 T = TypeVar("T")
@@ -193,9 +196,8 @@ class Client:
         ``reseed`` generators of random numbers are seeded anew: of two that restore one checkpoint
         each draws its own.
         """
-        return self._call(
-            commands.restore(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
-        )
+        asked = RestoreRequest(checkpoint, only, dry_run, undo, force, compensate, partial, reseed)
+        return self._call(commands.restore(asked))
 
     def replay(
         self,
@@ -305,6 +307,55 @@ class Client:
         was changed on the host since.
         """
         return self._call(commands.apply([str(path) for path in paths], dry_run, force))
+
+    def groups(self) -> tuple[GroupState, ...]:
+        """Groups of sessions that are captured and restored as one (docs/groups.md).
+
+        This and what follows is asked of a Jupyter server: ``Client.at``.
+        """
+        return self._call(commands.groups())
+
+    def group(self, name: str) -> GroupState:
+        """One group, and where its members are. Raises UnknownGroup."""
+        return self._call(commands.group(name))
+
+    def create_group(self, name: str, *members: str) -> GroupState:
+        """Make a group of sessions that run on the server.
+
+        members: kernels' ids, or paths of notebooks as the server names them; ``NAME=`` before one
+        says how it is called in the group.
+        """
+        return self._call(commands.create_group(name, members))
+
+    def checkpoint_group(
+        self, name: str, comment: str = "", allow_partial: bool = False, wait: float = 20.0
+    ) -> GroupRecord:
+        """Capture all members of a group at one moment, once all are at rest. Raises GroupFailed.
+
+        wait: seconds until they must be; the client's ``timeout`` is to be longer. allow_partial:
+        record those that can be captured.
+        """
+        return self._call(commands.checkpoint_group(name, comment, allow_partial, wait))
+
+    def restore_group(
+        self,
+        name: str,
+        record: int | str | None = None,
+        member: str | None = None,
+        undo: bool = False,
+        dry_run: bool = False,
+        allow_partial: bool = False,
+        wait: float = 20.0,
+    ) -> GroupRestored:
+        """Take all members of a group back to a record of it, or none; or ``member`` alone.
+
+        record: ``G3``, -1 for the newest, a comment. ``undo``, without it: to before the last
+        restore. wait: seconds until they must be at rest; the client's ``timeout`` is to be longer.
+        Raises GroupRefused, GroupFailed.
+        """
+        return self._call(
+            commands.restore_group(name, record, member, undo, dry_run, allow_partial, wait)
+        )
 
     def events(self, timeout: float | None = None) -> Events:
         """Listen from now on. Iterating ends when ``timeout`` seconds pass without an event."""

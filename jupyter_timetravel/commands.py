@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from jupyter_timetravel import records
+from jupyter_timetravel import group_records, records
+from jupyter_timetravel.group_records import GroupRestored, GroupState
 from jupyter_timetravel.records import (
     Applied,
     Brought,
@@ -31,21 +32,26 @@ from jupyter_timetravel.records import (
     Verified,
 )
 from kernel_runtime.errors import TimeTravelError
+from kernel_runtime.supervisor.restore_request import RestoreRequest
+from kernel_runtime.timeline.groups import GroupRecord
 from kernel_runtime.timeline.names import Spec
 
 VERSION: Final = 1
 
 T = TypeVar("T")
-Only = Literal["process", "files"]
 
 
 @dataclass(frozen=True)
 class Command(Generic[T]):
-    """One request: its name, its arguments, and the reader of its result."""
+    """One request: its name, its arguments, and the reader of its result.
+
+    of_server: a Jupyter server carries it out, no single kernel can.
+    """
 
     name: str
     args: dict[str, Any]
     read: Callable[[Result], T]
+    of_server: bool = False
 
     @property
     def content(self) -> dict[str, Any]:
@@ -76,31 +82,9 @@ def checkpoint(comment: str = "", label: str | None = None, pin: bool = False) -
     return Command("checkpoint", args, records.read_checkpoint)
 
 
-def restore(
-    checkpoint: Spec = -1,
-    only: Only | None = None,
-    dry_run: bool = False,
-    undo: bool = False,
-    force: bool = False,
-    compensate: bool = False,
-    partial: bool = False,
-    reseed: bool = False,
-) -> Command[RestoreResult]:
+def restore(asked: RestoreRequest) -> Command[RestoreResult]:
     """Go back, or tell what going back would change."""
-    args = {
-        "checkpoint": checkpoint,
-        "only": only,
-        "dry_run": dry_run,
-        "undo": undo,
-        "force": force,
-    }
-    if compensate:
-        args["compensate"] = True  # kernels of an earlier version do not know it
-    if partial:
-        args["partial"] = True  # likewise
-    if reseed:
-        args["reseed"] = True  # likewise
-    return Command("restore", args, records.read_restore)
+    return Command("restore", asked.args(), records.read_restore)
 
 
 def bring(checkpoint: Spec, names: Sequence[str]) -> Command[Brought]:
@@ -233,6 +217,53 @@ def apply(
     """Copy such files and directories to the host."""
     args = {"paths": list(paths), "dry_run": dry_run, "force": force}
     return Command("apply", args, records.read_applied)
+
+
+def groups() -> Command[tuple[GroupState, ...]]:
+    """All groups of sessions."""
+    return Command("groups", {}, group_records.read_groups, of_server=True)
+
+
+def group(name: str) -> Command[GroupState]:
+    """One group, and where its members are."""
+    return Command("group", {"group": name}, group_records.read_group, of_server=True)
+
+
+def create_group(name: str, members: Sequence[str]) -> Command[GroupState]:
+    """Make a group of sessions of the server."""
+    args = {"group": name, "members": list(members)}
+    return Command("group_create", args, group_records.read_group, of_server=True)
+
+
+def checkpoint_group(
+    name: str, comment: str = "", allow_partial: bool = False, wait: float = 20.0
+) -> Command[GroupRecord]:
+    """Capture all members of a group at one moment."""
+    args = {"group": name, "comment": comment, "allow_partial": allow_partial, "timeout": wait}
+    read = group_records.read_group_checkpoint
+    return Command("group_checkpoint", args, read, of_server=True)
+
+
+def restore_group(
+    name: str,
+    record: int | str | None = None,
+    member: str | None = None,
+    undo: bool = False,
+    dry_run: bool = False,
+    allow_partial: bool = False,
+    wait: float = 20.0,
+) -> Command[GroupRestored]:
+    """Take all members of a group back, or one, or tell what that would change."""
+    args: dict[str, Any] = {
+        "group": name,
+        "record": None if record is None else str(record),
+        "member": member,
+        "undo": undo,
+        "dry_run": dry_run,
+        "allow_partial": allow_partial,
+        "timeout": wait,
+    }
+    return Command("group_restore", args, group_records.read_group_restored, of_server=True)
 
 
 def subscribe() -> Command[bool]:

@@ -10,12 +10,13 @@ from typing import Any, Final
 from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_runtime.errors import TimeTravelError
+from kernel_runtime.supervisor.restore_request import OPTIONS
 
 FIXED: Final = {
     "%checkpoint": ("--label", "--pin", "--unpin", "--delete", "--help"),
     "%restore": (
-        *("--only", "--vars", "--paths", "--dry-run", "--undo", "--force", "--compensate"),
-        *("--partial", "--reseed", "--help"),
+        *(f"--{name.replace('_', '-')}" for name in OPTIONS),
+        *("--vars", "--paths", "--help"),
     ),
     "%timeline": ("diff", "--all", "--manual", "--help"),
     "%timetravel": (

@@ -23,6 +23,7 @@ from kernel_runtime.store import encryption
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import open_store
 from kernel_runtime.store.errors import TimelineInUse
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline import Capture, Checkpoint, Coordinate, Note, Reason, Spec, new_id
 from kernel_runtime.timeline.report import restore_text
 
@@ -135,25 +136,23 @@ class FilesOnly:
             changes = self._engine.diff(first, self._snapshot_of(self._timeline.resolve(b)))
         return {"variables": _no_variables(), "files": [self._change(c) for c in changes]}
 
-    def _do_restore(
-        self,
-        checkpoint: Spec = -1,
-        only: str | None = None,
-        dry_run: bool = False,
-        undo: bool = False,
-        force: bool = False,
-        partial: bool = False,
-    ) -> dict[str, Any]:
-        if only != "files":
+    def _do_restore(self, **args: Any) -> dict[str, Any]:
+        asked = RestoreRequest.read(args)
+        if asked.only != "files":
+            what = "--undo" if asked.undo else asked.checkpoint
             raise RestoreRefused(
                 "Memory cannot be brought back in this kernel; nothing was changed. The files can: "
-                f"%restore {'--undo' if undo else checkpoint} --only files.\n{KERNEL_TO_START}"
+                f"%restore {what} --only files.\n{KERNEL_TO_START}"
             )
-        target = self._timeline.last_safety if undo else self._timeline.resolve(checkpoint)
+        if asked.paths is not None or asked.keep_notebooks or asked.lease is not None:
+            raise BadRequest("This kernel restores all files of its folder. Nothing was changed.")
+        target = self._timeline.last_safety
+        if not asked.undo:
+            target = self._timeline.resolve(asked.checkpoint)
         if target is None:
             raise UnknownCheckpoint("--undo", "Nothing was restored yet.")
         started = time.perf_counter()
-        plan = self._engine.plan_restore(self._snapshot_of(target), allow_missing=partial)
+        plan = self._engine.plan_restore(self._snapshot_of(target), allow_missing=asked.partial)
         if plan.problems:
             path, why = plan.problems[0]
             raise RestoreRefused(
@@ -164,14 +163,14 @@ class FilesOnly:
         result: dict[str, Any] = {
             "checkpoint": self._timeline.record(target),
             "safety": None,
-            "dry_run": dry_run,
+            "dry_run": asked.dry_run,
             "variables": _no_variables(),
             "files": [self._change(change) for change in plan.done],
             "kept_aside": [],
             "threads": {"brought_back": 0, "ids_kept": True},
             "warnings": [f"{printable(path)}: {why}" for path, why in plan.warnings],
         }
-        if not dry_run:
+        if not asked.dry_run:
             snapshot = self._engine.capture(rules_of=plan.snapshot_id)
             comment = f"before the restore of #{target.number}"
             safety = self._add("safety", snapshot, comment=comment)

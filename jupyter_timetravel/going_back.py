@@ -9,9 +9,8 @@ from typing import Any
 from jupyter_timetravel import commands
 from jupyter_timetravel.commands import Command
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.supervisor.restore_request import OPTIONS, RestoreRequest
 from kernel_runtime.timeline.names import Spec
-
-_ALONE = ("only", "dry_run", "undo", "force", "compensate", "partial", "reseed")
 
 
 def add_restore_options(parser: argparse.ArgumentParser) -> None:
@@ -79,8 +78,10 @@ def going_back(target: Spec, args: argparse.Namespace) -> Command[Any]:
     """The command that the options say. Raises BadRequest for those that do not go together."""
     which = "vars" if args.vars is not None else "paths" if args.paths is not None else None
     if which is None:
-        return commands.restore(target, **{name: getattr(args, name) for name in _ALONE})
-    given = [name for name in _ALONE if getattr(args, name)]
+        return commands.restore(
+            RestoreRequest(target, **{name: getattr(args, name) for name in OPTIONS})
+        )
+    given = [name for name in OPTIONS if getattr(args, name)]
     if which == "vars" and args.paths is not None:
         given = ["paths"]
     if given:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from jupyter_timetravel.commands import Command, error_of
+from jupyter_timetravel.groups import errors as _group_errors  # noqa: F401  (known by name)
 from jupyter_timetravel.offline.stored import NoSuchSession
 from jupyter_timetravel.records import Result
 from jupyter_timetravel.server.errors import NotAllowed, ServerUnreachable
@@ -62,10 +63,11 @@ class _Address:
     def of(self, request: HttpRequest) -> dict[str, Any]:
         """Arguments of httpx's ``stream``."""
         accept = EVENT_STREAM if request.streams else "application/json"
+        place = f"/sessions/{quote(self.session, safe='')}" if request.of_session else ""
         more = {} if request.body is None else {"json": dict(request.body)}
         return {
             "method": request.method,
-            "url": f"{self.api}/sessions/{quote(self.session, safe='')}{request.path}",
+            "url": f"{self.api}{place}{request.path}",
             "params": dict(request.query),
             "headers": {**self.headers, "Accept": accept},
             **more,

@@ -23,6 +23,7 @@ from jupyter_timetravel.wire import (
     read_message,
     read_reply,
 )
+from kernel_runtime.errors import BadRequest
 
 LOOK_S: Final = 2.0
 JOIN_ATTEMPTS: Final = 40
@@ -47,7 +48,8 @@ class KernelCarrier:
 
     def ask(self, command: Command[Any], timeout: float) -> Result:
         """What the kernel answers. Raises its TimeTravelError, NoTimeTravel, RequestTimeout,
-        KernelGone."""
+        KernelGone; BadRequest for what no kernel can do."""
+        _check_is_for_kernel(command)
         if not self._knows_kernel:
             told = self._send("kernel_info_request", {}, "kernel_info", timeout)
             check_kernel_info(told["content"])
@@ -143,6 +145,7 @@ class AsyncKernelCarrier:
 
     async def ask(self, command: Command[Any], timeout: float) -> Result:
         """See ``KernelCarrier.ask``."""
+        _check_is_for_kernel(command)
         async with self._turn:
             if not self._knows_kernel:
                 info = await self._send("kernel_info_request", {}, "kernel_info", timeout)
@@ -212,6 +215,14 @@ class AsyncKernelEvents:
     async def close(self) -> None:
         """See ``KernelEvents.close``."""
         self._socket.close(linger=0)
+
+
+def _check_is_for_kernel(command: Command[Any]) -> None:
+    if command.of_server:
+        raise BadRequest(
+            "Groups are asked of a Jupyter server, not of one kernel. Nothing was done; use "
+            "Client.at(URL, …), or jupyter_timetravel.groups on the machine of the kernels."
+        )
 
 
 def _milliseconds(deadline: float) -> int:

@@ -13,6 +13,7 @@ from jupyter_timetravel.access.session import Access
 from jupyter_timetravel.agent_server.cells import Cell
 from jupyter_timetravel.agent_server.kernels import Kernel
 from kernel_runtime.errors import BadRequest, TimeTravelError
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline.names import Spec
 from kernel_runtime.timeline.report import diff_text, title
 from kernel_runtime.timeline.text import one_line
@@ -175,7 +176,8 @@ class Alternatives:
 
     async def _go_to(self, checkpoint: Spec) -> int | None:
         """Restore; return the number of the checkpoint that holds what was there before."""
-        done = await self._kernel.ask(commands.restore(checkpoint, force=True), RESTORE_S)
+        asked = RestoreRequest(checkpoint, force=True)
+        done = await self._kernel.ask(commands.restore(asked), RESTORE_S)
         return done["safety"]["number"] if done["safety"] else None
 
     async def _back(self, base: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from jupyter_timetravel import groups
 from jupyter_timetravel.agent_server.answers import Told
 from jupyter_timetravel.command_line.grouping import in_group
 from jupyter_timetravel.groups.joining import members_of
+from jupyter_timetravel.groups.telling import announce_members
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.timeline.groups import check_name
 
@@ -38,6 +39,7 @@ class GroupTools:
             name = check_name(group, "group")
             found = await anyio.to_thread.run_sync(members_of, store, members)
             made = store.groups.create(name, found)
+        await announce_members(name, made.members)
         names = [one.name for one in made.members]
         return Told(f"{name}: {', '.join(names)}", {"group": name, "members": names})
 

@@ -23,6 +23,7 @@ from jupyter_timetravel.commands import Command
 from jupyter_timetravel.offline.stored import NotRunning
 from jupyter_timetravel.records import Result
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline.report import diff_text, title
 from kernel_runtime.timeline.text import plural
 
@@ -251,7 +252,8 @@ class Tools:
 
         if variables is not None and (undo or only or dry_run or force):
             raise BadRequest("variables go with a checkpoint alone. Nothing was done.")
-        command: Command[Any] = commands.restore(target, only, dry_run, undo, force)
+        asked = RestoreRequest(target, only, dry_run, undo, force)
+        command: Command[Any] = commands.restore(asked)
         if variables is not None:
             command = commands.bring(target, variables)
         async with self._session(notebook, LONG_S) as look:

@@ -46,7 +46,7 @@ def _group(args: argparse.Namespace) -> int:
     from jupyter_timetravel import groups
 
     refuse_beside_group(args, notebook=None, kernel=None, label=None, pin=False)
-    with Progress(args), in_group() as store:
+    with Progress(args) as progress, in_group() as store:
         result = asyncio.run(
             groups.checkpoint(
                 store,
@@ -54,6 +54,7 @@ def _group(args: argparse.Namespace) -> int:
                 args.comment,
                 timeout=args.timeout,
                 allow_partial=args.allow_partial,
+                say=progress.say,
             )
         )
     tell(args, result["text"], result)

@@ -82,10 +82,13 @@ def run(args: argparse.Namespace) -> int:
 def _changed(args: argparse.Namespace, store: Store) -> Group:
     from jupyter_timetravel.groups.joining import members_of
     from jupyter_timetravel.groups.opened import opened
+    from jupyter_timetravel.groups.telling import announce_members
 
     if args.action == "create":
         name = check_name(args.name, "group")
-        return store.groups.create(name, members_of(store, args.members))
+        made = store.groups.create(name, members_of(store, args.members))
+        asyncio.run(announce_members(name, made.members))
+        return made
 
     async def change() -> Group:
         async with opened(store, args.name, 0.0) as found:
@@ -98,6 +101,7 @@ def _changed(args: argparse.Namespace, store: Store) -> Group:
                     "Nothing brings the records back.",
                 )
                 store.groups.delete(group)
+                await announce_members(group.name, group.members)
                 return group
             found.refuse_unfinished()
             if args.action == "add":
@@ -105,6 +109,7 @@ def _changed(args: argparse.Namespace, store: Store) -> Group:
                 await found.put(replace(group, members=(*group.members, *more)))
             else:
                 await found.put(without(group, args.members))
+            await announce_members(group.name, {*group.members, *found.group.members})
             return found.group
 
     return asyncio.run(change())

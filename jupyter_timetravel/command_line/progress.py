@@ -49,6 +49,10 @@ class Progress:
         for thread in self._threads:
             thread.join()
 
+    def say(self, text: str) -> None:
+        """Show this from now on."""
+        self._step = text
+
     def _show(self) -> None:
         started, drawn = time.monotonic(), False
         while not self._ended.wait(_LOOK_S):

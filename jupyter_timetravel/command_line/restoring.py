@@ -11,6 +11,7 @@ from jupyter_timetravel.command_line.progress import Progress
 from jupyter_timetravel.command_line.sessions import add_session, add_timeout, session, spec
 from jupyter_timetravel.going_back import add_restore_options, going_back
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.supervisor.restore_request import OPTIONS, RestoreRequest
 
 SUMMARY = (
     "bring a checkpoint back; without a running kernel its files, and the next one starts there"
@@ -55,12 +56,14 @@ def _group(args: argparse.Namespace) -> int:
     """Of a group the one word is the record."""
     from jupyter_timetravel import groups
 
+    asked = {"undo": args.undo, "dry_run": args.dry_run}
     refuse_beside_group(
-        args, checkpoint=None, kernel=None, store=None, only=None, vars=None, paths=None,
-        partial=False, force=False, compensate=False, reseed=False,
+        args, checkpoint=None, kernel=None, store=None, vars=None, paths=None,
+        **{name: getattr(RestoreRequest, name) for name in OPTIONS if name not in asked},
     )  # fmt: skip
-    asked = {"undo": args.undo, "dry_run": args.dry_run, "timeout": args.timeout}
-    with Progress(args), in_group() as store:
+    asked["timeout"] = args.timeout
+    with Progress(args) as progress, in_group() as store:
+        asked["say"] = progress.say
         if args.member is not None:
             if args.allow_partial:
                 raise BadRequest("--allow-partial is for the whole group. Nothing was done.")

@@ -21,7 +21,12 @@ class MemberFailed(TimeTravelError):
 
 
 class GroupFailed(TimeTravelError):
-    """A group was not captured or not restored, since a member cannot do its part."""
+    """A group was not captured or not restored, since a member cannot do its part.
+
+    ``problems``: of each such member; a client of a server has the message alone.
+    """
+
+    problems: tuple[MemberFailed, ...] = ()
 
     def __init__(self, what: str, problems: Sequence[MemberFailed], after: str) -> None:
         why = "; ".join(str(one).rstrip(".") for one in problems)

@@ -16,6 +16,7 @@ from typing import Final
 
 from jupyter_timetravel.groups.errors import MemberFailed
 from jupyter_timetravel.groups.linking import Link, left
+from jupyter_timetravel.groups.telling import Say
 from kernel_runtime.supervisor import faults
 from kernel_runtime.timeline.model import new_id
 
@@ -38,22 +39,24 @@ class NotAtRest(Exception):
 
 
 @asynccontextmanager
-async def held(links: Sequence[Link], deadline: float) -> AsyncIterator[str]:
+async def held(links: Sequence[Link], deadline: float, say: Say) -> AsyncIterator[str]:
     """Hold all for the length of the block; gives the lease.
 
-    deadline: of the monotonic clock. Raises NotAtRest: then nobody is held.
+    deadline: of the monotonic clock. say: is told who is waited for. Raises NotAtRest: then nobody
+    is held.
     """
     lease = new_id()
     try:
-        await _hold_all(links, lease, deadline)
+        await _hold_all(links, lease, deadline, say)
         faults.point("group held")
         yield lease
     finally:
         await asyncio.gather(*(link.release(lease) for link in links))
 
 
-async def _hold_all(links: Sequence[Link], lease: str, deadline: float) -> None:
+async def _hold_all(links: Sequence[Link], lease: str, deadline: float, say: Say) -> None:
     ordered = sorted(links, key=lambda link: link.member.timeline)
+    said = ""
     while True:
         wait = min(_WAIT_S, left(deadline))
         told = await asyncio.gather(*(link.rest(wait) for link in ordered), return_exceptions=True)
@@ -67,6 +70,10 @@ async def _hold_all(links: Sequence[Link], lease: str, deadline: float) -> None:
             if not problems:  # they were at rest in turn, never all at once
                 problems = [ordered[0].failed("busy", "its cells and the others' never pause")]
             raise NotAtRest(problems, [link for link in ordered if link.name not in names])
+        waiting = ", ".join(f"{one.member} ({one.reason})" for one in problems)
+        if waiting and waiting != said:
+            say(f"waiting for {waiting}")
+            said = waiting
         await asyncio.sleep(_AGAIN_S * random.random())
 
 

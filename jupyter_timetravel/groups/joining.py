@@ -15,7 +15,7 @@ from kernel_runtime.store.database import Store
 from kernel_runtime.timeline.groups import Group, GroupRefused, Member, check_name
 from kernel_runtime.timeline.text import one_line
 
-_NAMED: Final = re.compile(r"([^=/]{1,100})=(.+)", re.DOTALL)
+NAMED: Final = re.compile(r"([^=/]{1,100})=(.+)", re.DOTALL)
 
 
 def members_of(store: Store, texts: Sequence[str], group: Group | None = None) -> list[Member]:
@@ -27,7 +27,7 @@ def members_of(store: Store, texts: Sequence[str], group: Group | None = None) -
     taken = list(group.members) if group is not None else []
     found: list[Member] = []
     for text in texts:
-        named = _NAMED.fullmatch(text)
+        named = NAMED.fullmatch(text)
         name, target = (named[1], named[2]) if named else ("", text)
         kernel = choosing.kernel_of(target)
         if kernel is None:

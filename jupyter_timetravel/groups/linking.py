@@ -15,12 +15,15 @@ from jupyter_timetravel.commands import Command
 from jupyter_timetravel.groups.errors import MemberFailed
 from jupyter_timetravel.wire import NoTimeTravel, RequestTimeout
 from kernel_runtime.errors import TimeTravelError
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline.groups import Member
 
 ANSWER_S: Final = 3.0
 """Seconds within which a supervisor that is well answers what needs no work."""
 LEASE_S: Final = 4.0
 """Seconds that a member stays held by a coordinator that died."""
+RESTORE_S: Final = 120.0
+"""Seconds that one member's restore may take."""
 _RENEW_S: Final = 1.0
 _LOOK_S: Final = 0.5
 
@@ -72,6 +75,10 @@ class Link:
             raise self.failed("refused", str(error)) from error
         finally:
             asking.cancel()
+
+    async def restore(self, asked: RestoreRequest) -> dict[str, Any]:
+        """Restore it, or say what that would do. Raises MemberFailed."""
+        return await self.ask("restore", RESTORE_S, **asked.args())
 
     def failed(self, reason: Any, text: str) -> MemberFailed:
         """The error that names this member."""

@@ -15,16 +15,15 @@ from typing import Any, Final
 
 from jupyter_timetravel.groups.errors import GroupFailed, MemberFailed
 from jupyter_timetravel.groups.holding import NotAtRest, held
-from jupyter_timetravel.groups.linking import Link, connect
+from jupyter_timetravel.groups.linking import RESTORE_S, Link, connect
 from jupyter_timetravel.groups.opened import Opened, opened
 from jupyter_timetravel.groups.taking import capture, new_record
+from jupyter_timetravel.groups.telling import Say, announce, nobody
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.database import Store
 from kernel_runtime.supervisor import faults
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline.groups import GroupRecord, GroupRefused, Unfinished, resolve
-
-RESTORE_S: Final = 120.0
-"""Seconds that one member's restore may take."""
 
 _NOTHING: Final = "Nothing was changed, and nobody is held any more."
 
@@ -38,12 +37,13 @@ async def restore(
     dry_run: bool = False,
     allow_partial: bool = False,
     timeout: float = 120.0,
+    say: Say = nobody,
 ) -> dict[str, Any]:
     """Bring all members back to a record, or none; the result is told in docs/groups.md.
 
     undo: to before the last restore of the group, without spec. allow_partial: also to an
     incomplete record; members that it does not hold stay. timeout: seconds until all must be at
-    rest. Raises UnknownGroup, GroupRefused, GroupFailed, StoreError.
+    rest. say: is told how far it is. Raises UnknownGroup, GroupRefused, GroupFailed, StoreError.
     """
     started = time.monotonic()
     deadline = started + timeout
@@ -56,14 +56,16 @@ async def restore(
         try:
             if problems:
                 raise GroupFailed(what, problems, _NOTHING)
-            async with held(links, deadline) as lease:
+            async with held(links, deadline, say) as lease:
+                say("asking each member what it would change")
                 would = await _ask_all(links, target, what)
                 if dry_run:
                     return _told(group, target, None, would, started, dry_run=True)
-                safety = await _begin(group, links, target, lease, what)
-                restored = await _carry_out(group, links, target, safety, lease, what)
+                safety = await _begin(group, links, target, lease, what, say)
+                restored = await _carry_out(group, links, target, safety, lease, what, say)
                 faults.point("group restored")
                 await group.put(replace(group.group, unfinished=None, alone=()))
+            await announce(links, name, target)
         except NotAtRest as error:
             raise GroupFailed(what, error.problems, _NOTHING) from None
         finally:
@@ -119,12 +121,10 @@ async def _ask_all(
     """What each would do. Raises GroupFailed if one cannot."""
     told = await asyncio.gather(
         *(
-            link.ask(
-                "restore",
-                RESTORE_S,
-                checkpoint=target.members[link.name].checkpoint,
-                keep_notebooks=True,
-                dry_run=True,
+            link.restore(
+                RestoreRequest(
+                    target.members[link.name].checkpoint, keep_notebooks=True, dry_run=True
+                )
             )
             for link in links
         ),
@@ -144,7 +144,12 @@ async def _ask_all(
 
 
 async def _begin(
-    group: Opened, links: Sequence[Link], target: GroupRecord, lease: str, what: str
+    group: Opened,
+    links: Sequence[Link],
+    target: GroupRecord,
+    lease: str,
+    what: str,
+    say: Say,
 ) -> GroupRecord:
     """The safety record, and with it the note that a restore has begun.
 
@@ -155,7 +160,7 @@ async def _begin(
         return next(one for one in group.records if one.id == unfinished.safety)
     comment = f"before the restore of {target.title}"
     said = f"group {group.group.name}: {comment}"
-    found, problems = await capture(links, lease, said, time.monotonic() + RESTORE_S)
+    found, problems = await capture(links, lease, said, time.monotonic() + RESTORE_S, say)
     if problems:
         raise GroupFailed(what, problems, _NOTHING)
     safety = new_record(group, "safety", comment, found)
@@ -172,6 +177,7 @@ async def _carry_out(
     safety: GroupRecord,
     lease: str,
     what: str,
+    say: Say,
 ) -> dict[str, dict[str, Any]]:
     """Restore one after the other: the first brings the files that they share, for all of them.
 
@@ -179,8 +185,9 @@ async def _carry_out(
     """
     done: dict[str, dict[str, Any]] = {}
     for number, link in enumerate(links):
+        say(f"{link.name} goes back ({number + 1} of {len(links)})")
         try:
-            done[link.name] = await _restore_one(link, target, lease=lease)
+            done[link.name] = await _restore_one(link, target, lease)
         except MemberFailed as error:
             # who did not answer may have restored all the same
             back = list(links[: number + (error.reason == "not answering")])
@@ -190,13 +197,13 @@ async def _carry_out(
     return done
 
 
-async def _restore_one(link: Link, target: GroupRecord, **lease: str) -> dict[str, Any]:
+async def _restore_one(link: Link, target: GroupRecord, lease: str | None = None) -> dict[str, Any]:
     """One member's restore to a record. Raises MemberFailed.
 
     The notebooks of the other members stay too: their front ends own them.
     """
     checkpoint = target.members[link.name].checkpoint
-    return await link.ask("restore", RESTORE_S, checkpoint=checkpoint, keep_notebooks=True, **lease)
+    return await link.restore(RestoreRequest(checkpoint, keep_notebooks=True, lease=lease))
 
 
 async def _take_back(group: Opened, links: Sequence[Link], safety: GroupRecord, lease: str) -> str:
@@ -222,7 +229,7 @@ async def _take_back(group: Opened, links: Sequence[Link], safety: GroupRecord, 
 async def _take_one_back(link: Link, safety: GroupRecord, lease: str) -> None:
     """Raises MemberFailed."""
     try:
-        await _restore_one(link, safety, lease=lease)
+        await _restore_one(link, safety, lease)
     except MemberFailed as error:
         if error.reason != "refused":
             raise

@@ -15,15 +15,16 @@ from typing import Any
 
 from jupyter_timetravel.groups.errors import GroupFailed, MemberFailed
 from jupyter_timetravel.groups.holding import NotAtRest, held
-from jupyter_timetravel.groups.linking import Link, connect
+from jupyter_timetravel.groups.linking import RESTORE_S, Link, connect
 from jupyter_timetravel.groups.opened import Opened, opened
-from jupyter_timetravel.groups.restoring import RESTORE_S
+from jupyter_timetravel.groups.telling import Say, nobody
 from jupyter_timetravel.groups.writing import FOREVER, Shared, doings, shared_since, still_as
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.database import Store
 from kernel_runtime.supervisor import faults
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline import Timeline
 from kernel_runtime.timeline.groups import (
     Alone,
@@ -63,11 +64,13 @@ async def restore_member(
     undo: bool = False,
     dry_run: bool = False,
     timeout: float = 120.0,
+    say: Say = nobody,
 ) -> dict[str, Any]:
     """Bring one member back to a record; the result is told in docs/groups.md.
 
     undo: to before its last such restore, without spec. timeout: seconds until it must be at rest.
-    Raises UnknownGroup, GroupRefused, GroupFailed, StoreError: then nothing was changed.
+    say: is told how far it is. Raises UnknownGroup, GroupRefused, GroupFailed, StoreError: then
+    nothing was changed.
     """
     started = time.monotonic()
     async with opened(store, name, started + timeout) as group:
@@ -82,16 +85,19 @@ async def restore_member(
             if not own:
                 mine = [one for one in problems if one.member == member.name]
                 raise GroupFailed(what, mine, "Nothing was changed.")
-            async with held(own, started + timeout) as lease:
+            async with held(own, started + timeout, say) as lease:
+                say(f"finding what {member.name} alone has written")
                 shared, parts = await _plan(group, own[0], others, target)
-                args: dict[str, Any] = {"checkpoint": target.checkpoint, "keep_notebooks": True}
+                paths = None
                 if shared is not None:
-                    args["paths"] = [_absolute(shared, path) for path in sorted(parts.own)]
+                    paths = tuple(_absolute(shared, path) for path in sorted(parts.own))
+                asked = RestoreRequest(target.checkpoint, paths=paths, keep_notebooks=True)
                 if dry_run:
-                    result = await own[0].ask("restore", RESTORE_S, **args, dry_run=True)
+                    result = await own[0].restore(replace(asked, dry_run=True))
                     return _told(group, member, target, shared, parts, result, started)
                 faults.point("group member planned")
-                result = await own[0].ask("restore", RESTORE_S, **args, lease=lease)
+                say(f"{member.name} goes back")
+                result = await own[0].restore(replace(asked, lease=lease))
                 faults.point("group member restored")
                 await group.put(_noted(group.group, member, target, result, undo))
             told = _told(group, member, target, shared, parts, result, started)

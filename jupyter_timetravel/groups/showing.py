@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from jupyter_timetravel.groups.errors import MemberFailed
 from jupyter_timetravel.groups.linking import Link, connect
 from jupyter_timetravel.groups.opened import Opened
 from kernel_runtime.store.database import Store
-from kernel_runtime.timeline.groups import Member, where
+from kernel_runtime.timeline.groups import Group, GroupRecord, Member, where
 
 
 async def show(store: Store, name: str) -> dict[str, Any]:
@@ -31,13 +32,20 @@ async def show(store: Store, name: str) -> dict[str, Any]:
         text += f"\nmixed: {alone}"
     if group.unfinished is not None:
         text += f"\n{opened.unfinished_text(group.unfinished)}"
+    return {**group_row(group, opened.records), "members": members, "text": text}
+
+
+def group_row(group: Group, records: Sequence[GroupRecord]) -> dict[str, Any]:
+    """A group in a list: as the store has it."""
     return {
-        "group": name,
-        "members": members,
+        "group": group.name,
+        "members": [
+            {"name": one.name, "timeline": one.timeline, "notebook": one.notebook}
+            for one in group.members
+        ],
         "mixed": bool(group.alone),
         "unfinished": group.unfinished is not None,
-        "records": [one.as_json() for one in opened.records],
-        "text": text,
+        "records": [one.as_json() for one in records],
     }
 
 

@@ -13,6 +13,7 @@ from jupyter_timetravel.groups.errors import GroupFailed, MemberFailed
 from jupyter_timetravel.groups.holding import NotAtRest, held
 from jupyter_timetravel.groups.linking import Link, connect, left
 from jupyter_timetravel.groups.opened import Opened, opened
+from jupyter_timetravel.groups.telling import Say, announce, nobody
 from kernel_runtime.store.database import Store
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.supervisor import faults
@@ -30,13 +31,14 @@ async def checkpoint(
     *,
     timeout: float = 120.0,
     allow_partial: bool = False,
+    say: Say = nobody,
 ) -> dict[str, Any]:
     """Capture all members at one cell boundary; the result is told in docs/groups.md.
 
     timeout: seconds until all must be at rest; it ends 5 seconds after that at the latest.
-    allow_partial: record those that could be captured, as an incomplete record. Raises
-    UnknownGroup, GroupRefused, GroupFailed, StoreError: then there is no record, and the
-    checkpoints of members that were made are ordinary ones.
+    allow_partial: record those that could be captured, as an incomplete record. say: is told how
+    far it is. Raises UnknownGroup, GroupRefused, GroupFailed, StoreError: then there is no record,
+    and the checkpoints of members that were made are ordinary ones.
     """
     check_text(comment, "comment")
     started = time.monotonic()
@@ -47,7 +49,8 @@ async def checkpoint(
             raise GroupRefused(f"The group {name} has no members. Nothing was done.")
         links, problems = await connect(group.group.members)
         try:
-            record = await _take(group, links, problems, comment, deadline, allow_partial)
+            record = await _take(group, links, problems, comment, deadline, allow_partial, say)
+            await announce([link for link in links if link.name in record.members], name, record)
         finally:
             await asyncio.gather(*(link.close() for link in links))
         took = (time.monotonic() - started) * 1e3
@@ -66,6 +69,7 @@ async def _take(
     comment: str,
     deadline: float,
     allow_partial: bool,
+    say: Say,
 ) -> GroupRecord:
     what = f"The group {group.group.name} was not captured"
     if problems and not (allow_partial and links):
@@ -74,8 +78,8 @@ async def _take(
     at_rest = list(links)
     while True:
         try:
-            async with held(at_rest, deadline) as lease:
-                found, failed = await capture(at_rest, lease, said, deadline + _CAPTURE_S)
+            async with held(at_rest, deadline, say) as lease:
+                found, failed = await capture(at_rest, lease, said, deadline + _CAPTURE_S, say)
                 problems += failed
                 if not found or (problems and not allow_partial):
                     raise GroupFailed(what, problems, await _not_completed(at_rest, found, said))
@@ -139,7 +143,7 @@ async def _not_completed(
 
 
 async def capture(
-    links: Sequence[Link], lease: str, comment: str, deadline: float
+    links: Sequence[Link], lease: str, comment: str, deadline: float, say: Say
 ) -> tuple[dict[str, dict[str, Any]], list[MemberFailed]]:
     """Make a checkpoint of each while all are held; results by member, and who could not.
 
@@ -154,6 +158,7 @@ async def capture(
         if result["problem"]:
             raise link.failed("not stored", result["problem"])
         await link.check(lease)
+        say(f"{link.name} is captured as #{result['checkpoint']['number']}")
         faults.point("group one captured")
         return result
 

@@ -17,6 +17,7 @@ from jupyter_timetravel.records import Result
 from jupyter_timetravel.remote import fit
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.store.database import Store, TimelineInfo
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline import Checkpoint
 from kernel_runtime.timeline.cells import Placed, along, from_fresh
 from kernel_runtime.timeline.model import VOLATILE_ENGINES
@@ -113,29 +114,28 @@ def _diff(opened: Opened, a: Spec, b: Spec | None = None) -> Result:
         return differences.compared(session, session.checkpoint(a), second)
 
 
-def _restore(
-    opened: Opened,
-    checkpoint: Spec = -1,
-    only: str | None = None,
-    dry_run: bool = False,
-    undo: bool = False,
-    force: bool = False,
-    compensate: bool = False,
-    partial: bool = False,
-    reseed: bool = False,
-) -> Result:
-    if only == "process" or compensate or reseed:
-        what = "restoring memory alone" if only else "running what undoes effects"
-        what = "seeding generators anew" if reseed else what
-        raise needs_kernel(opened, what)
+def _restore(opened: Opened, **args: Any) -> Result:
+    asked = RestoreRequest.read(args)
+    beyond = {
+        "seeding generators anew": asked.reseed,
+        "restoring memory alone": asked.only == "process",
+        "running what undoes effects": asked.compensate,
+        "restoring chosen files": asked.paths is not None,
+        "restoring a member of a group": asked.keep_notebooks or asked.lease is not None,
+    }
+    for what, is_asked in beyond.items():
+        if is_asked:
+            raise needs_kernel(opened, what)
     with opened() as found:
-        session = _look(found) if dry_run else _take(found)
-        target = session.timeline.last_safety if undo else session.checkpoint(checkpoint)
+        session = _look(found) if asked.dry_run else _take(found)
+        target = (
+            session.timeline.last_safety if asked.undo else session.checkpoint(asked.checkpoint)
+        )
         if target is None:
             raise BadRequest(
                 f"{session.notebook} has had no restore that could be undone. Nothing was done."
             )
-        return restoring.restored(session, target, dry_run=dry_run, partial=partial)
+        return restoring.restored(session, target, dry_run=asked.dry_run, partial=asked.partial)
 
 
 def _edit(opened: Opened, checkpoint: Spec, **changes: Any) -> Result:

@@ -18,6 +18,8 @@ from jupyter_server.base.handlers import APIHandler
 from tornado import web
 from tornado.iostream import StreamClosedError
 
+from jupyter_timetravel.access.errors import NoSuchKernel
+from jupyter_timetravel.groups.errors import GroupFailed
 from jupyter_timetravel.offline.stored import NoSuchSession, NotRunning, SessionInUse
 from jupyter_timetravel.server import schemas
 from jupyter_timetravel.server.errors import (
@@ -38,6 +40,7 @@ from kernel_runtime.errors import (
 from kernel_runtime.store.encryption import EncryptionLocked
 from kernel_runtime.store.errors import TimelineInUse
 from kernel_runtime.store.keys import NotAuthentic, NotTrusted
+from kernel_runtime.timeline.groups import GroupRefused, UnknownGroup
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +62,10 @@ _STATUS: Final[Mapping[str, int]] = {
     EncryptionLocked.__name__: 409,
     CheckpointRefused.__name__: 409,
     RestoreRefused.__name__: 409,
+    UnknownGroup.__name__: 404,
+    GroupRefused.__name__: 409,
+    GroupFailed.__name__: 409,
+    NoSuchKernel.__name__: 409,
     EnvironmentRefused.__name__: 409,
     "WorkspaceRestoreRefused": 409,
     "WorkspaceCaptureFailed": 409,
@@ -76,6 +83,7 @@ _STATUS: Final[Mapping[str, int]] = {
 _HINT: Final[Mapping[str, str]] = {
     UnknownCheckpoint.__name__: "GET …/checkpoints lists those that exist.",
     NoSuchSession.__name__: "GET /api/timetravel/sessions lists what there is.",
+    UnknownGroup.__name__: "GET /api/timetravel/groups lists what there is.",
     BadRequest.__name__: "GET /api/timetravel/openapi.json says what a request may hold.",
     NotAllowed.__name__: "Ask with a token or user that may do it.",
     NotTrusted.__name__: "`jupyter timetravel trust ID` in a terminal, if you trust its maker.",
@@ -191,7 +199,7 @@ class TimeTravelHandler(APIHandler):
         """The body of a request; none is an empty object. Raises BadRequest."""
         raw = self.request.body or b"{}"
         try:
-            body = json.loads(raw.decode("utf-8"))
+            body = json.loads(raw.decode("utf-8"), parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"The body is not JSON: {error}. Nothing was done.") from error
         return schemas.check_body(command, body)
@@ -228,14 +236,16 @@ class TimeTravelHandler(APIHandler):
         accepted = self.request.headers.get("Accept", "")
         return any(part.split(";")[0].strip() == EVENT_STREAM for part in accepted.split(","))
 
-    async def operate(self, work: Callable[[Tell | None], Awaitable[Mapping[str, Any]]]) -> None:
+    async def operate(
+        self, work: Callable[[Tell | None], Awaitable[Mapping[str, Any]]], status: int = 200
+    ) -> None:
         """Carry out a long operation to its end, whether the client stays or not.
 
-        With progress if that was asked for: messages of type info, stdout, stderr; last result
-        or error.
+        status: of an answer that is no stream. With progress if that was asked for: messages of
+        type info, stdout, stderr; last result or error.
         """
         if not self.wants_progress:
-            self.answer(await self.extension.to_the_end(work(None)))
+            self.answer(await self.extension.to_the_end(work(None)), status)
             return
         messages: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
 
@@ -290,6 +300,10 @@ async def _until_done(
         yield message
         if message["type"] in ("result", "error"):
             return
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
 
 
 def _value(name: str, text: str, schema: schemas.Schema) -> Any:

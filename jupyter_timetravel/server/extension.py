@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from traitlets import Bool
 from traitlets.config import LoggingConfigurable
 
+from jupyter_timetravel.server.groups import Groups
 from jupyter_timetravel.server.handlers import at
 from jupyter_timetravel.server.kernels import Kernels
 from jupyter_timetravel.server.publishing import Publishing
@@ -38,6 +39,7 @@ class TimeTravelServer(LoggingConfigurable):
         self.sessions = Sessions(
             self.kernels, serverapp.kernel_manager, serverapp.session_manager, self.root
         )
+        self.groups = Groups(self.sessions, serverapp.kernel_manager)
         self.publishing = Publishing(
             self.kernels, serverapp.event_logger, self.log, is_on=self.events
         )

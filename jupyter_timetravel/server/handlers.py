@@ -20,7 +20,7 @@ from tornado.iostream import StreamClosedError
 
 from jupyter_timetravel.commands import VERSION
 from jupyter_timetravel.offline.stored import NoSuchSession
-from jupyter_timetravel.server import exports
+from jupyter_timetravel.server import exports, group_handlers
 from jupyter_timetravel.server import store as stores
 from jupyter_timetravel.server.answering import (
     SIGN_OF_LIFE_S,
@@ -403,6 +403,7 @@ HANDLERS: Final[list[tuple[Any, ...]]] = [
     *((f"{_SESSION}/{name}", OperationHandler, {"command": name}) for name in _OPERATIONS),
     (f"{_SESSION}/export", ExportHandler),
     (f"{_SESSION}/events", EventsHandler),
+    *group_handlers.HANDLERS,
     (r"/(?P<path>.*)", NothingHandler),
 ]
 """Paths below ``PREFIX``, as tornado matches them."""

@@ -7,7 +7,14 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from jupyter_timetravel.server import schemas
-from jupyter_timetravel.server.routes import EVENT_STREAM, ROUTES, SESSION, Action, Route
+from jupyter_timetravel.server.routes import (
+    EVENT_STREAM,
+    GROUP_ROUTES,
+    ROUTES,
+    SESSION,
+    Action,
+    Route,
+)
 from jupyter_timetravel.server.schemas import Schema
 
 _JSON: Final = "application/json"
@@ -22,12 +29,16 @@ _PARAMETERS: Final[dict[str, Schema]] = {
         "description": "A checkpoint's number, -1, its id, its label or its comment.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 1000},
     },
+    "group": {
+        "description": "The name of a group of sessions.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 100},
+    },
 }
 
 _ERRORS: Final[dict[str, str]] = {
     "400": "The request is not one of these. Nothing was done.",
     "403": "The user is not known, or may not do that, or what was stored is not trusted.",
-    "404": "There is no such session or checkpoint. Nothing was done.",
+    "404": "There is no such session, checkpoint or group. Nothing was done.",
     "409": "Not now: a cell runs that does not end, the checkpoint is still needed, a kernel is "
     "needed, or has the session. Nothing was changed.",
     "413": "The body is too large.",
@@ -57,6 +68,8 @@ def document(server: str) -> dict[str, Any]:
     _add(paths, SESSION, _about("session", "One session."))
     for route in (*ROUTES, PATCH, *CONFIG, EXPORT, EVENTS):
         _add(paths, SESSION + route.path, (route.method, _operation(route)))
+    for route in GROUP_ROUTES:
+        _add(paths, route.path, (route.method, _operation(route)))
     for path, item in paths.items():
         names = re.findall(r"{(\w+)}", path)
         if names:
@@ -137,8 +150,11 @@ def _answers(route: Route) -> dict[str, Any]:
     if route.command == "export":
         content["application/zstd"] = {"schema": {"type": "string", "format": "binary"}}
         content[_JSON] = {"schema": {"type": "object"}}  # what was written, or the notebook itself
-    status = "201" if route.command == "checkpoint" else "200"
+    status = "201" if route.command in _CREATING else "200"
     return {status: {"description": route.summary, "content": content}}
+
+
+_CREATING: Final = ("checkpoint", "group_create", "group_checkpoint")
 
 
 def _failures() -> dict[str, Any]:

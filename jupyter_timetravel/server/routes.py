@@ -54,18 +54,47 @@ ROUTES: Final = (
 )
 """Commands that are one route each. PATCH and ``/config`` stand for several: ``request_of``."""
 
-BY_COMMAND: Final[Mapping[str, Route]] = {route.command: route for route in ROUTES}
+GROUP_ROUTES: Final = (
+    Route("groups", "GET", "/groups", "read", "Groups of sessions, with their records."),
+    Route("group_create", "POST", "/groups", "write", "Make a group of running sessions."),
+    Route("group", "GET", "/groups/{group}", "read", "One group, and where its members are."),
+    Route(
+        "group_checkpoint",
+        "POST",
+        "/groups/{group}/checkpoints",
+        "write",
+        "Capture all members at one moment.",
+        True,
+    ),
+    Route(
+        "group_restore",
+        "POST",
+        "/groups/{group}/restore",
+        "execute",
+        "Take all members back, or one.",
+        True,
+    ),
+)
+"""Below no session's path."""
+
+BY_COMMAND: Final[Mapping[str, Route]] = {
+    route.command: route for route in (*ROUTES, *GROUP_ROUTES)
+}
 
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """What to send, below a session's path; ``streams``: it can tell its progress."""
+    """What to send, below a session's path; ``streams``: it can tell its progress.
+
+    ``of_session``: false for what is below no session's path.
+    """
 
     method: str
     path: str
     query: Mapping[str, str]
     body: Mapping[str, Any] | None
     streams: bool = False
+    of_session: bool = True
 
 
 def request_of(command: str, args: Mapping[str, Any]) -> HttpRequest:
@@ -82,12 +111,15 @@ def request_of(command: str, args: Mapping[str, Any]) -> HttpRequest:
             rest["vars"] = rest.pop("names")
     route = BY_COMMAND[command]
     path = route.path
+    of_session = route not in GROUP_ROUTES
+    if "{group}" in path:
+        path = path.replace("{group}", quote(str(rest.pop("group")), safe=""))
     if "{checkpoint}" in path:
         path = checkpoint_path(rest.pop("checkpoint"))
     if route.method in ("GET", "DELETE"):
         query = {name: _text(value) for name, value in rest.items() if value is not None}
-        return HttpRequest(route.method, path, query, None)
-    return HttpRequest(route.method, path, {}, rest, route.streams)
+        return HttpRequest(route.method, path, query, None, of_session=of_session)
+    return HttpRequest(route.method, path, {}, rest, route.streams, of_session)
 
 
 def checkpoint_path(checkpoint: Spec) -> str:

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.supervisor.restore_request import OPTIONS
 from kernel_runtime.timeline.names import LONGEST_LABEL
 
 Schema = dict[str, Any]
@@ -74,7 +75,19 @@ def _with_default(schema: Schema, default: Any) -> Schema:
     return {**schema, "default": default}
 
 
+def _with_description(schema: Schema, text: str) -> Schema:
+    return {**schema, "description": text}
+
+
 _NO: Final = _with_default(FLAG, False)
+_NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 100}
+_TIMEOUT: Final[Schema] = {
+    "type": "number",
+    "minimum": 0,
+    "maximum": 3600,
+    "default": 120,
+    "description": "Seconds until all members must be at rest.",
+}
 _NAMES: Final[Schema] = {
     "type": "array",
     "maxItems": _MOST,
@@ -105,12 +118,7 @@ BODIES: Final[Mapping[str, Schema]] = {
             "description": "Likewise these files and directories of the workspace: absolute, or "
             "below its first directory.",
         },
-        dry_run=_NO,
-        undo=_NO,
-        force=_NO,
-        compensate=_NO,
-        partial=_NO,
-        reseed=_NO,
+        **{name: _NO for name in OPTIONS if name != "only"},
     ),
     "resume": request({}, force=_NO, reseed=_NO),
     "replay": request(
@@ -139,6 +147,37 @@ BODIES: Final[Mapping[str, Schema]] = {
         },
         force=_NO,
     ),
+    "group_create": request(
+        {
+            "group": _with_description(_NAME, "How it is called."),
+            "members": {
+                **_NAMES,
+                "minItems": 1,
+                "maxItems": 100,
+                "description": "Running sessions of this server, each a kernel's id or the path of "
+                "its notebook; NAME= before it says how it is called in the group.",
+            },
+        }
+    ),
+    "group_checkpoint": request(
+        {}, comment=_with_default(_WORDS, ""), allow_partial=_NO, timeout=_TIMEOUT
+    ),
+    "group_restore": request(
+        {},
+        record=_with_default(
+            _with_description(
+                nullable(_WORDS), "G3, -1 for the newest, a comment, or how an id begins."
+            ),
+            None,
+        ),
+        member=_with_default(
+            _with_description(nullable(_NAME), "This one alone; the others go on."), None
+        ),
+        undo=_NO,
+        dry_run=_NO,
+        allow_partial=_NO,
+        timeout=_TIMEOUT,
+    ),
 }
 """Bodies by command."""
 
@@ -151,6 +190,7 @@ QUERIES: Final[Mapping[str, Mapping[str, Schema]]] = {
     "cells": {"since": _SHORT_SPEC, "until": _SHORT_SPEC},
     "diff": {"a": _SHORT_SPEC, "b": _SHORT_SPEC},
     "outside": {"each": _NO},
+    "groups": {"session": {"type": "string", "minLength": 1, "maxLength": 200}},
 }
 """Query parameters by command."""
 
@@ -343,6 +383,41 @@ COMPONENTS: Final[Mapping[str, Schema]] = {
     "Verified": answer(
         {"checkpoint": ref("Record"), "problems": listed(TEXT)},
     ),
+    "GroupRecord": answer(
+        {
+            "id": TEXT,
+            "number": COUNT,
+            "title": TEXT,
+            "created_at": {"type": "string", "format": "date-time"},
+            "kind": {"enum": ["checkpoint", "safety"]},
+            "comment": TEXT,
+            "complete": FLAG,
+            "members": {
+                "type": "object",
+                "additionalProperties": answer(
+                    {"timeline": TEXT, "checkpoint": TEXT, "number": COUNT}
+                ),
+            },
+            "missing": {"type": "object", "additionalProperties": TEXT},
+        }
+    ),
+    "Group": answer(
+        {
+            "group": TEXT,
+            "members": listed(
+                answer(
+                    {"name": TEXT, "timeline": TEXT, "notebook": nullable(TEXT)},
+                    connection_file=TEXT,
+                    state=TEXT,
+                    at=TEXT,
+                )
+            ),
+            "mixed": FLAG,
+            "unfinished": FLAG,
+            "records": listed(ref("GroupRecord")),
+        },
+        text=TEXT,
+    ),
     "Status": answer(
         {
             "timeline": TEXT,
@@ -421,6 +496,26 @@ ANSWERS: Final[Mapping[str, Schema]] = {
         }
     ),
     "config": answer({"config": _OBJECT}),
+    "groups": answer({"groups": listed(ref("Group"))}),
+    "group": ref("Group"),
+    "group_create": ref("Group"),
+    "group_checkpoint": answer(
+        {"group": TEXT, "record": ref("GroupRecord"), "took_ms": NUMBER, "text": TEXT}
+    ),
+    "group_restore": answer(
+        {
+            "group": TEXT,
+            "dry_run": FLAG,
+            "members": {"type": "object", "additionalProperties": ref("RestoreResult")},
+            "took_ms": NUMBER,
+            "text": TEXT,
+        },
+        record=ref("GroupRecord"),
+        safety=nullable(ref("GroupRecord")),
+        member=TEXT,
+        title=TEXT,
+        conflicts=listed(answer({"path": TEXT, "writers": listed(TEXT)})),
+    ),
     "export": answer({"path": nullable(TEXT), "bytes": COUNT, "checkpoints": COUNT, "text": TEXT}),
 }
 """Answers by command."""

@@ -51,6 +51,12 @@ class Sessions:
                     return LiveSession(row["id"], self._kernels.link(row["id"]))
         return PastSession(info.id, stored.name_of(info))
 
+    async def kernel_of(self, notebook: str) -> str | None:
+        """The kernel that has a notebook, by its path as the server names it, if just one has."""
+        wanted = notebook.strip("/")
+        found = {id for id, path in (await self._notebooks()).items() if path == wanted}
+        return found.pop() if len(found) == 1 else None
+
     async def describe(self, id: str) -> Row:
         """One session. Raises NoSuchSession, StoreError."""
         if id in self._kernels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kernel_runtime.errors import BadRequest
@@ -57,7 +58,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def check_types(args: dict[str, Any]) -> None:
+def check_types(args: Mapping[str, Any]) -> None:
     """Raise BadRequest for an argument of the wrong type: nothing is guessed."""
     for name, value in args.items():
         wanted = _TYPES.get(name)

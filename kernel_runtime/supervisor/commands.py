@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.looking_commands import LookingCommands
 from kernel_runtime.supervisor.outside import Outside
 from kernel_runtime.supervisor.replays import ReplayPlan
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.supervisor.timeline_commands import TimelineCommands
 from kernel_runtime.timeline.names import Spec
@@ -126,8 +128,9 @@ class Commands:
         try:
             check_types(args)
             if command == "restore" and not args.get("dry_run"):
-                self._check_restore(request, **args)
-                answer["leave"] = self._leave(request, partial(self._restore, **args))
+                asked = RestoreRequest.read(args)
+                self._check_restore(asked)
+                answer["leave"] = self._leave(request, partial(self._restore_of_cell, asked))
             elif command == "resume":
                 self._session.portable.resume_target()
                 answer["leave"] = self._leave(request, partial(self._resume, **args))
@@ -158,23 +161,11 @@ class Commands:
         if executor.alive:
             executor.link.command("answer", **answer)
 
-    def _check_restore(
-        self,
-        request: Request | None,
-        checkpoint: Spec = -1,
-        only: str | None = None,
-        dry_run: bool = False,
-        undo: bool = False,
-        force: bool = False,
-        compensate: bool = False,
-        partial: bool = False,
-        reseed: bool = False,
-    ) -> None:
-        self._check_only(only, compensate, reseed)
+    def _check_restore(self, asked: RestoreRequest) -> None:
         # the rest is checked when the cell has ended: it may still change what is to be checked
         restores = self._session.restores
-        target = restores.target(checkpoint, undo)
-        if only != "files":
+        target = restores.target(asked.checkpoint, asked.undo)
+        if asked.only != "files":
             restores.check_memory(target)
 
     def _leave(self, request: Request | None, work: Callable[[Request], Awaitable[Answer]]) -> bool:
@@ -207,26 +198,22 @@ class Commands:
         finally:
             session.router.release("restore")
 
-    async def _restore(
-        self,
-        request: Request,
-        checkpoint: Spec = -1,
-        only: str | None = None,
-        dry_run: bool = False,
-        undo: bool = False,
-        force: bool = False,
-        compensate: bool = False,
-        partial: bool = False,
-        reseed: bool = False,
-    ) -> Answer:
-        restores = self._session.restores
-        target = restores.target(checkpoint, undo)
-        if compensate:
-            await self._session.compensations.run(target, request)
-        result = await restores.restore(
-            target, only, force=True, request=request, partial=partial, reseed=reseed
-        )
-        return {"text": result["text"] + "\n"}
+    async def _restore(self, asked: RestoreRequest, request: Request | None) -> dict[str, Any]:
+        """request: the cell that asks, if one does; it has ended."""
+        session = self._session
+        target = session.restores.target(asked.checkpoint, asked.undo)
+        chosen = None if asked.paths is None else chosen_paths(session, asked.paths)
+        part = Part(chosen, asked.keep_notebooks)
+        if asked.dry_run:
+            return await session.restores.dry_run(target, asked, part)
+        if asked.compensate:
+            session.restores.check_memory(target)
+            await session.restores.make_idle(asked.force, request)
+            await session.compensations.run(target, request)
+        return await session.restores.restore(target, asked, request=request, part=part)
+
+    async def _restore_of_cell(self, asked: RestoreRequest, request: Request) -> Answer:
+        return {"text": (await self._restore(replace(asked, force=True), request))["text"] + "\n"}
 
     async def _resume(self, request: Request, force: bool = True, reseed: bool = False) -> Answer:
         result = await self._session.portable.resume(request, force=True, reseed=reseed)
@@ -260,7 +247,10 @@ class Commands:
         own = request.reply
         restores = self._session.restores
         result = await restores.restore(
-            restores.target(checkpoint, False), None, force=True, request=request, tell_s=_TELL_S
+            restores.target(checkpoint, False),
+            RestoreRequest(force=True),
+            request=request,
+            tell_s=_TELL_S,
         )
         return {"text": trial_text(what, result) + "\n", "content": own}
 
@@ -320,59 +310,15 @@ class Commands:
         while self._session.router.in_flight is not None:
             await asyncio.sleep(0.005)
 
-    @staticmethod
-    def _check_only(only: Any, compensate: bool, reseed: bool = False) -> None:
-        if compensate and only == "files":
-            raise BadRequest(
-                "compensate is for a restore of memory too: files alone take no cell back. "
-                "Nothing was done."
-            )
-        if reseed and only == "files":
-            raise BadRequest(
-                "reseed is for a restore of memory too: files alone have no generators. "
-                "Nothing was done."
-            )
-        if only not in (None, "process", "files"):
-            raise BadRequest(f"only can be process or files, not {only!r}. Nothing was done.")
-
-    async def do_restore(
-        self,
-        checkpoint: Spec = -1,
-        only: str | None = None,
-        dry_run: bool = False,
-        undo: bool = False,
-        force: bool = False,
-        compensate: bool = False,
-        partial: bool = False,
-        paths: list[str] | None = None,
-        keep_notebooks: bool = False,
-        lease: str | None = None,
-        reseed: bool = False,
-    ) -> dict[str, Any]:
-        session = self._session
-        self._check_only(only, compensate, reseed)
-        target = session.restores.target(checkpoint, undo)
-        chosen = None if paths is None else chosen_paths(session, paths)
-        part = Part(chosen, keep_notebooks)
-        if dry_run:
-            return await session.restores.dry_run(target, only, part, partial)
-        session.router.hold("restore")
+    async def do_restore(self, **args: Any) -> dict[str, Any]:
+        asked = RestoreRequest.read(args)
+        if asked.dry_run:
+            return await self._restore(asked, None)
+        self._session.router.hold("restore")
         try:
-            if compensate:
-                session.restores.check_memory(target)
-                await session.restores.make_idle(force, None)
-                await session.compensations.run(target, None)
-            return await session.restores.restore(
-                target,
-                only,
-                force=force,
-                request=None,
-                partial=partial,
-                reseed=reseed,
-                part=part,
-            )
+            return await self._restore(asked, None)
         finally:
-            session.router.release("restore")
+            self._session.router.release("restore")
 
     async def do_resume(self, force: bool = False, reseed: bool = False) -> dict[str, Any]:
         router = self._session.router

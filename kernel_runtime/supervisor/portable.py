@@ -21,6 +21,7 @@ from kernel_runtime.errors import (
     UnknownCheckpoint,
 )
 from kernel_runtime.supervisor.durable import KIND, lost_lines
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.report import title
@@ -116,9 +117,8 @@ class Portable:
     async def _go_on(
         self, target: Checkpoint, request: Request | None, force: bool, reseed: bool = False
     ) -> dict[str, Any]:
-        return await self._session.restores.restore(
-            target, "process", force=force, request=request, resumes=True, reseed=reseed
-        )
+        asked = RestoreRequest(only="process", force=force, reseed=reseed)
+        return await self._session.restores.restore(target, asked, request=request, resumes=True)
 
     async def at_start(self) -> None:
         """Resume, or say what can be resumed. Never raises."""

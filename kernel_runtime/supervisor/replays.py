@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.errors import BadRequest, RestoreRefused
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.cells import Placed, difference, effect_record, runnable
 from kernel_runtime.timeline.cells_report import replay_step_text, replay_text
@@ -102,7 +103,8 @@ class Replayer:
     async def _run(self, plan: ReplayPlan, asker: Request | None) -> dict[str, Any]:
         session = self._session
         started = time.monotonic()
-        restored = await session.restores.restore(plan.target, None, force=True, request=asker)
+        asked = RestoreRequest(force=True)
+        restored = await session.restores.restore(plan.target, asked, request=asker)
         session.inner.interrupted = False
         steps: list[dict[str, Any]] = []
         stopped: str | None = None

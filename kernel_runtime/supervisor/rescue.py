@@ -15,7 +15,6 @@ import platform
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
@@ -34,6 +33,7 @@ from kernel_runtime.supervisor.rescue_restores import (
     RescueCommands,
     RescueRestorer,
 )
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import Checkpoint
@@ -284,10 +284,10 @@ class Rescue:
     async def _restore(self, request: Request, words: Sequence[str]) -> str:
         asked = _read_restore(words)
         restores = self._session.restores
-        target = restores.target(asked.spec, asked.undo)
+        target = restores.target(asked.checkpoint, asked.undo)
         if asked.dry_run:
-            return str((await restores.dry_run(target, asked.only))["text"])
-        result = await restores.restore(target, asked.only, force=True, request=request)
+            return str((await restores.dry_run(target, asked))["text"])
+        result = await restores.restore(target, asked, request=request)
         return str(result["text"])
 
     def _listing(self) -> str:
@@ -314,39 +314,27 @@ class Rescue:
         return "\n".join(lines)
 
 
-@dataclass
-class _Asked:
-    """What stands behind %restore."""
-
-    spec: str | int = -1
-    only: str | None = None
-    undo: bool = False
-    dry_run: bool = False
-
-
-def _read_restore(words: Sequence[str]) -> _Asked:
-    """Raises BadRequest for an option that there is not."""
-    asked = _Asked()
+def _read_restore(words: Sequence[str]) -> RestoreRequest:
+    """What stands behind %restore. Raises BadRequest for an option that there is not."""
+    given: dict[str, Any] = {}
     names = []
     todo = list(words)
     while todo:
         word = todo.pop(0)
         name, _, value = word.partition("=")
         if name == "--only":
-            asked.only = value or (todo.pop(0) if todo else "")
-            if asked.only not in ("files", "process"):
+            given["only"] = value or (todo.pop(0) if todo else "")
+            if given["only"] not in ("files", "process"):
                 raise BadRequest("--only takes process or files. Nothing was done.")
-        elif word == "--undo":
-            asked.undo = True
-        elif word == "--dry-run":
-            asked.dry_run = True
-        elif word.startswith("--") and word != "--force":
+        elif word in ("--undo", "--dry-run", "--force"):
+            given[word[2:].replace("-", "_")] = True
+        elif word.startswith("--"):
             raise BadRequest(f"%restore has no option {word}. Nothing was done.")
-        elif not word.startswith("--"):
+        else:
             names.append(word)
     if names:
-        asked.spec = " ".join(names)
-    return asked
+        given["checkpoint"] = " ".join(names)
+    return RestoreRequest(**{**given, "force": True})
 
 
 def _words(text: str) -> list[str]:

@@ -28,6 +28,7 @@ from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.durable import lost_lines
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.planning import TELL_S, Plan, Planner, partial_way
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.supervisor.telling import Teller, add
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
@@ -57,14 +58,14 @@ class Restorer(Planner):
     async def dry_run(
         self,
         target: Checkpoint,
-        only: str | None,
+        asked: RestoreRequest,
         part: Part = ALL_FILES,
-        partial: bool = False,
     ) -> dict[str, Any]:
         """Return a restore result that tells what would be done."""
         session = self._session
+        only = asked.only
         async with session.lock:
-            plan = await self.plan(target, only, part, partial)
+            plan = await self.plan(target, only, part, asked.partial)
         present = await session.present_variables() if only != "files" else {}
         result = self._teller.result(plan, None, None, present if only != "files" else None)
         result["dry_run"] = True
@@ -78,23 +79,18 @@ class Restorer(Planner):
     async def restore(
         self,
         target: Checkpoint,
-        only: str | None,
+        asked: RestoreRequest,
         *,
-        force: bool,
         request: Request | None,
         tell_s: float = TELL_S,
         resumes: bool = False,
-        partial: bool = False,
         part: Part = ALL_FILES,
-        reseed: bool = False,
     ) -> dict[str, Any]:
         """Restore; return the restore result. request: the cell that asks for it, if one does.
 
-        tell_s: seconds that the result waits for what changed in the environment. resumes: memory
-        alone, and the session goes on from target. partial: also where variables of another
-        machine's checkpoint cannot be loaded here, or the content of files is damaged or gone;
-        else that is a failure. part: which files of the workspace are meant. reseed: generators of
-        random numbers are seeded anew.
+        target and part: the checkpoint and the files of the workspace that ``asked`` means. tell_s:
+        seconds that the result waits for what changed in the environment. resumes: memory alone,
+        and the session goes on from target.
 
         Raises RestoreRefused (nothing was done) or RestoreFailed (the session is back in the state
         before). The caller holds the queue.
@@ -103,13 +99,13 @@ class Restorer(Planner):
         async with session.lock:
             started = time.perf_counter()
             session.environment.make_room()
-            plan = await self.plan(target, only, part, partial)
-            plan.tell_s, plan.resumes, plan.reseeds = tell_s, resumes, reseed
-            plan.is_whole = session.persistence.is_imported and not (partial or resumes)
+            plan = await self.plan(target, asked.only, part, asked.partial)
+            plan.tell_s, plan.resumes, plan.reseeds = tell_s, resumes, asked.reseed
+            plan.is_whole = session.persistence.is_imported and not (asked.partial or resumes)
             session.events.publish("restore_started", checkpoint=session.timeline.record(target))
             try:
-                await self.make_idle(force, request)
-                result = await self._carry_out(plan, only, request, started)
+                await self.make_idle(asked.force, request)
+                result = await self._carry_out(plan, asked.only, request, started)
             except TimeTravelError as error:
                 session.events.publish(
                     "restore_failed",

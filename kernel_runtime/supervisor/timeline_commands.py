@@ -173,7 +173,8 @@ class TimelineCommands:
 
     async def do_tell(self, group: str, text: str, state: dict[str, Any]) -> dict[str, Any]:
         self._session.events.publish("group_changed", group=group, text=text, state=state)
-        self._session.router.say_next(text)
+        if text:
+            self._session.router.say_next(text)
         return {"told": True}
 
 

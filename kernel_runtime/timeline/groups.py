@@ -90,6 +90,19 @@ class GroupRecord:
         }
 
 
+def record_of(told: Mapping[str, Any]) -> GroupRecord:
+    """From what ``GroupRecord.as_json`` gave."""
+    return GroupRecord(
+        told["id"],
+        told["number"],
+        datetime.fromisoformat(told["created_at"]),
+        told["kind"],
+        told["comment"],
+        {name: Held(**one) for name, one in told["members"].items()},
+        dict(told["missing"]),
+    )
+
+
 @dataclass(frozen=True)
 class Alone:
     """One member was restored without the others: then they are of different moments.

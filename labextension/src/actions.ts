@@ -4,9 +4,10 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { Contents } from '@jupyterlab/services';
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { DiffBody, IChoice, ILook, PreviewBody, ReplayBody } from './dialogs';
+import { DiffBody, GroupBody, IChoice, ILook, PreviewBody, ReplayBody } from './dialogs';
 import { IChosen } from './diff';
 import { ISubject } from './follow';
+import { membersOf } from './groups';
 import { holds, ICheckpoint, IRestored, ISettings, Only } from './tokens';
 
 export interface IActionSettings {
@@ -45,6 +46,10 @@ export class Actions {
       let notebook = knowsCells && this._settings.now.restoreNotebook;
       if (this._settings.now.preview) {
         const choice = await this._ask(subject, record, only, knowsCells ? notebook : null);
+        if (choice === 'group') {
+          await this.restoreGroup(subject, record);
+          return;
+        }
         if (choice === null) {
           return;
         }
@@ -130,6 +135,68 @@ export class Actions {
     if (answer.button.accept) {
       await this._attempt(() => subject.timeline.checkpoint(answer.value ?? ''));
     }
+  }
+
+  /** Capture all members of a group, once all are at rest. */
+  async checkpointGroup(subject: ISubject): Promise<void> {
+    const { names } = subject.groups;
+    let group = names[0];
+    if (names.length > 1) {
+      const chosen = await InputDialog.getItem({
+        title: this._trans.__('Checkpoint which group?'),
+        items: names,
+        okLabel: this._trans.__('Choose')
+      });
+      if (!chosen.button.accept || chosen.value === null) {
+        return;
+      }
+      group = chosen.value;
+    }
+    const answer = await InputDialog.getText({
+      title: this._trans.__('Checkpoint the group %1', group),
+      label: this._trans.__('Comment'),
+      placeholder: this._trans.__('before the join'),
+      okLabel: this._trans.__('Checkpoint')
+    });
+    if (answer.button.accept) {
+      const made = subject.groups
+        .checkpoint(group, answer.value ?? '')
+        .then(record =>
+          this._trans.__('Group %1: %2 holds %3', group, record.title, membersOf({ group, record }))
+        );
+      Notification.promise(made, {
+        pending: {
+          message: this._trans.__('Group %1: waiting until all members are at rest', group)
+        },
+        success: { message: text => String(text), options: { autoClose: 8000 } },
+        error: { message: error => (error as Error).message, options: { autoClose: false } }
+      });
+      await made.catch(() => undefined); // it was told
+    }
+  }
+
+  /** Take all members of a checkpoint's group back, after a preview of each. */
+  async restoreGroup(subject: ISubject, record: ICheckpoint): Promise<void> {
+    const moment = subject.groups.of(record);
+    if (moment === null) {
+      return;
+    }
+    const { group } = moment;
+    await this._attempt(async () => {
+      const plan = await subject.groups.restore(moment, true);
+      const answer = await showDialog({
+        title: this._trans.__('Take the group %1 back to %2?', group, moment.record.title),
+        body: new GroupBody(plan, this._trans),
+        buttons: [
+          Dialog.cancelButton({ label: this._trans.__('Cancel') }),
+          Dialog.okButton({ label: this._trans.__('Take All Back') })
+        ]
+      });
+      if (answer.button.accept) {
+        const { text } = await subject.groups.restore(moment, false);
+        this._tell('success', text, () => this._attempt(() => subject.groups.undo(group)));
+      }
+    });
   }
 
   async label(subject: ISubject, record: ICheckpoint): Promise<void> {
@@ -303,21 +370,34 @@ export class Actions {
     record: ICheckpoint,
     only: Only,
     notebook: boolean | null
-  ): Promise<IChoice | null> {
+  ): Promise<IChoice | 'group' | null> {
     const plan = await subject.timeline.preview(record, only);
     const what = {
       process: this._trans.__('Bring back the memory of #%1?', record.number),
       files: this._trans.__('Bring back the files of #%1?', record.number)
     };
+    const buttons = [
+      Dialog.cancelButton({ label: this._trans.__('Cancel') }),
+      Dialog.okButton({ label: this._trans.__('Go back') })
+    ];
+    if (subject.groups.of(record) !== null) {
+      buttons.unshift(
+        Dialog.createButton({
+          label: this._trans.__('Take the Whole Group Back…'),
+          accept: false, // it asks once more
+          actions: ['group']
+        })
+      );
+    }
     const answer = await showDialog({
       title: only === null ? this._trans.__('Go back to #%1?', record.number) : what[only],
       body: new PreviewBody(plan, this._look(subject, null, record), notebook, this._trans),
-      buttons: [
-        Dialog.cancelButton({ label: this._trans.__('Cancel') }),
-        Dialog.okButton({ label: this._trans.__('Go back') })
-      ],
-      defaultButton: 1
+      buttons,
+      defaultButton: buttons.length - 1
     });
+    if (answer.button.actions.includes('group')) {
+      return 'group';
+    }
     if (!answer.button.accept) {
       return null;
     }

@@ -59,6 +59,17 @@ export function addCommands(
     isEnabled: isFree,
     execute: () => subject() && actions.checkpoint(subject()!)
   });
+  const groups = () => subject()?.groups.names ?? [];
+  commands.addCommand(CommandIDs.checkpointGroup, {
+    label: () =>
+      groups().length === 1
+        ? trans.__('Checkpoint the Group %1…', groups()[0])
+        : trans.__('Checkpoint a Group…'),
+    caption: trans.__('Keep all notebooks of the group, at one moment'),
+    isEnabled: () => isFree() && groups().length > 0,
+    isVisible: () => groups().length > 0,
+    execute: () => subject() && actions.checkpointGroup(subject()!)
+  });
   commands.addCommand(CommandIDs.undo, {
     label: trans.__('Undo the Last Restore'),
     isEnabled: () => isFree() && subject()!.timeline.canUndo,
@@ -112,6 +123,12 @@ export function addCommands(
     trans.__('The Notebook as It Was'),
     (on, record) => actions.asItWas(on, record),
     record => subject()?.document?.has(record) ?? false
+  );
+  addAbout(
+    CommandIDs.restoreGroup,
+    trans.__('Take the Whole Group Back…'),
+    (on, record) => actions.restoreGroup(on, record),
+    record => (subject()?.groups.of(record) ?? null) !== null
   );
   addAbout(CommandIDs.label, trans.__('Label…'), (on, record) => actions.label(on, record));
   addAbout(
@@ -185,8 +202,12 @@ export function addCommands(
   const changed = () => commands.notifyCommandChanged();
   panel.selectedChanged.connect(changed);
   follower.currentChanged.connect(changed);
-  follower.added.connect((_, on) => on.timeline.changed.connect(changed));
-  for (const on of follower.subjects) {
+  const watch = (on: ISubject) => {
     on.timeline.changed.connect(changed);
+    on.groups.changed.connect(changed);
+  };
+  follower.added.connect((_, on) => watch(on));
+  for (const on of follower.subjects) {
+    watch(on);
   }
 }

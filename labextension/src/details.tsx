@@ -4,6 +4,7 @@ import { CommandRegistry } from '@lumino/commands';
 import React, { useEffect, useState } from 'react';
 
 import { summaryText } from './diff';
+import { IMoment, membersOf } from './groups';
 import { Timeline } from './model';
 import { Badges } from './rows';
 import { CommandIDs, ICheckpoint, ISummary } from './tokens';
@@ -12,6 +13,8 @@ import { moment, size } from './times';
 interface IDetailsProps {
   timeline: Timeline;
   record: ICheckpoint;
+  /** What it belongs to. */
+  moment: IMoment | null;
   commands: CommandRegistry;
   trans: TranslationBundle;
   close(): void;
@@ -30,7 +33,7 @@ const BUTTONS = [
 const WIDE: string[] = [CommandIDs.restore, CommandIDs.asItWas, CommandIDs.comparePresent];
 
 export function Details(props: IDetailsProps): JSX.Element {
-  const { timeline, record, commands, trans } = props;
+  const { timeline, record, commands, trans, moment: ofGroup } = props;
   const [variables, setVariables] = useState<Record<string, ISummary> | string | null>(null);
   const [chosen, setChosen] = useState<Set<string>>(new Set());
   useEffect(() => {
@@ -84,6 +87,19 @@ export function Details(props: IDetailsProps): JSX.Element {
         {moment(record)} <Badges record={record} trans={trans} />
       </p>
       {record.comment && <p dir="auto">{record.comment}</p>}
+      {ofGroup && (
+        <p className="jp-TimeTravel-group" dir="auto">
+          {trans.__('Group %1, %2: %3', ofGroup.group, ofGroup.record.title, membersOf(ofGroup))}{' '}
+          <button
+            className="jp-mod-styled"
+            data-command={CommandIDs.restoreGroup}
+            disabled={!commands.isEnabled(CommandIDs.restoreGroup, { checkpoint: record.id })}
+            onClick={() => run(CommandIDs.restoreGroup)}
+          >
+            {trans.__('Take the whole group back')}
+          </button>
+        </p>
+      )}
       {record.code && <pre dir="ltr">{record.code}</pre>}
       <div className="jp-TimeTravel-buttons">
         {BUTTONS.filter(id => commands.isVisible(id, { checkpoint: record.id })).map(id => (

@@ -5,6 +5,7 @@ import React from 'react';
 
 import { Snapshot } from './cells';
 import { Differences, IChosen, MOST } from './diff';
+import { IGroupRestored } from './groups';
 import { ISides } from './inspect';
 import { IDiff, IEffect, IReplayed, IRestored } from './tokens';
 
@@ -92,6 +93,43 @@ export class DiffBody extends ReactWidget {
   }
 
   private _chosen: IChosen = { names: new Set(), paths: new Set() };
+}
+
+/** The body of the dialog before a group is taken back: what that does to each member. */
+export class GroupBody extends ReactWidget {
+  constructor(
+    private _plan: IGroupRestored,
+    private _trans: TranslationBundle
+  ) {
+    super();
+    this.addClass('jp-TimeTravel-dialog');
+  }
+
+  protected render(): JSX.Element {
+    const trans = this._trans;
+    const { members, record } = this._plan;
+    return (
+      <div>
+        <p>
+          {trans.__(
+            'All of them go back, or none. Everything stays undoable: the present is kept as a record of the group first.'
+          )}
+        </p>
+        {Object.entries(members).map(([name, plan]) => (
+          <section key={name} className="jp-TimeTravel-member" data-member={name}>
+            <h2 dir="auto">{trans.__('%1, to #%2', name, record.members[name].number)}</h2>
+            {plan.warnings.map(text => (
+              <p key={text} className="jp-TimeTravel-warning">
+                {text}
+              </p>
+            ))}
+            <Differences diff={plan} sides={null} cells={null} chosen={null} trans={trans} />
+            <Effects effects={plan.effects ?? []} trans={trans} />
+          </section>
+        ))}
+      </div>
+    );
+  }
 }
 
 export interface IChoice {

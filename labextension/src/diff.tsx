@@ -161,7 +161,8 @@ function Line(props: ISectionProps & { line: ILine }): JSX.Element {
 
 interface IDifferencesProps {
   diff: IDiff;
-  sides: ISides;
+  /** Where to look into what differs; null where that is not at hand. */
+  sides: ISides | null;
   /** The cells of the two states, where they are known. */
   cells: (() => Promise<[Snapshot, Snapshot]>) | null;
   chosen: IChosen | null;
@@ -170,14 +171,14 @@ interface IDifferencesProps {
 
 export function Differences(props: IDifferencesProps): JSX.Element {
   const { diff, sides, cells, chosen, trans } = props;
-  const inspect = { sides, trans };
+  const inspect = sides && { sides, trans };
   const changeOf = new Map(
     [...diff.files, ...diff.environment].map(change => [absolute(change), change])
   );
-  const openFile = (line: ILine) => <FileView {...inspect} change={changeOf.get(line.id!)!} />;
-  const openVariable = (line: ILine) => (
-    <VariableView {...inspect} name={line.name} sign={line.sign} />
-  );
+  const openFile =
+    inspect && ((line: ILine) => <FileView {...inspect} change={changeOf.get(line.id!)!} />);
+  const openVariable =
+    inspect && ((line: ILine) => <VariableView {...inspect} name={line.name} sign={line.sign} />);
   const section = (
     kind: string,
     title: string,
@@ -218,7 +219,7 @@ export function Differences(props: IDifferencesProps): JSX.Element {
       {!diff.environment_complete && (
         <p>{trans.__('Not all files outside of the workspace are listed.')}</p>
       )}
-      {cells && (
+      {cells && inspect && (
         <Loaded load={cells} trans={trans}>
           {([before, after]) => {
             const pairs = pairsOf(before, after);

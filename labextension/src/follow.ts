@@ -6,6 +6,7 @@ import { Widget } from '@lumino/widgets';
 
 import { ChangesReader } from './changes';
 import { NotebookDocument } from './document';
+import { Groups } from './groups';
 import { Timeline } from './model';
 
 /** A notebook or console with its timeline. They stay together: a row acts on its own kernel. */
@@ -14,6 +15,8 @@ export interface ISubject {
   timeline: Timeline;
   /** What each checkpoint changed. */
   changes: ChangesReader;
+  /** What this session is captured and taken back with. */
+  groups: Groups;
   /** The cells as they were; null for a console. */
   document: NotebookDocument | null;
 }
@@ -66,7 +69,8 @@ export class Follower {
     const document =
       widget instanceof NotebookPanel ? new NotebookDocument(widget, timeline) : null;
     const changes = new ChangesReader(timeline);
-    const subject = { widget, timeline, changes, document };
+    const groups = new Groups(timeline);
+    const subject = { widget, timeline, changes, groups, document };
     this._subjects.set(widget, subject);
     widget.disposed.connect(() => {
       this._subjects.delete(widget);

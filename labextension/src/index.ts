@@ -23,11 +23,13 @@ import { menuButton } from './toolbar';
 const PALETTE = [
   CommandIDs.open,
   CommandIDs.checkpoint,
+  CommandIDs.checkpointGroup,
   CommandIDs.undo,
   CommandIDs.beforeCell,
   CommandIDs.restore,
   CommandIDs.restoreMemory,
   CommandIDs.restoreFiles,
+  CommandIDs.restoreGroup,
   CommandIDs.asItWas,
   CommandIDs.comparePresent,
   CommandIDs.compare,

@@ -76,6 +76,11 @@ export class Timeline extends Tree {
     return this._movedMeanwhile;
   }
 
+  /** The groups of this session may be others now, or may have other records. */
+  get regrouped(): ISignal<this, void> {
+    return this._regrouped;
+  }
+
   /** A restore was asked for: the last moment at which the page shows the state before it. */
   get leaving(): ISignal<this, void> {
     return this._leaving;
@@ -199,6 +204,21 @@ export class Timeline extends Tree {
     return (await this._request<{ text: string }>('verify', { checkpoint: record.id })).text;
   }
 
+  /** This session goes back meanwhile, since this page has asked for it. */
+  async takenBack<T>(work: () => Promise<T>): Promise<T> {
+    this._leaving.emit();
+    this._ours += 1;
+    try {
+      return await work();
+    } finally {
+      this._ours -= 1;
+    }
+  }
+
+  get kernel(): Kernel.IKernelConnection | null {
+    return this.context.session?.kernel ?? null;
+  }
+
   /** Whether a cell runs, or the kernel answers something else at this moment. */
   get isBusy(): boolean {
     return this.context.session?.kernel?.status === 'busy';
@@ -244,6 +264,7 @@ export class Timeline extends Tree {
       }
       waiting.forEach(event => this._apply(event));
       this._emit();
+      this._regrouped.emit();
     } catch (error) {
       if (!isLate()) {
         this._reset('failed');
@@ -285,15 +306,11 @@ export class Timeline extends Tree {
   }
 
   private async _goBack(command: string, args: JSONObject): Promise<IRestored> {
-    this._leaving.emit();
-    this._ours += 1;
-    try {
+    return this.takenBack(async () => {
       const result = await this._request<IRestored>(command, args);
       this._finish(result); // unless the event of it was faster, as it should be
       return result;
-    } finally {
-      this._ours -= 1;
-    }
+    });
   }
 
   private async _request<T>(command: string, args: JSONObject): Promise<T> {
@@ -390,7 +407,8 @@ export class Timeline extends Tree {
         this._finish(event as unknown as IRestored);
         break;
       case 'group_changed':
-        this.notice = event.text ?? '';
+        this.notice = event.text || this.notice; // a new record is told without a word
+        this._regrouped.emit();
         break;
       case 'executor_died':
         this.running = null;
@@ -438,6 +456,7 @@ export class Timeline extends Tree {
   private _changed = new Signal<this, void>(this);
   private _created = new Signal<this, ICheckpoint>(this);
   private _restored = new Signal<this, IOutcome>(this);
+  private _regrouped = new Signal<this, void>(this);
   private _leaving = new Signal<this, void>(this);
   private _movedMeanwhile = new Signal<this, ICheckpoint>(this);
   private _waiting: IEvent[] | null = null;

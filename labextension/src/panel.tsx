@@ -85,9 +85,11 @@ export class TimelinePanel extends ReactWidget {
   private _onCurrent(): void {
     this._shown?.timeline.changed.disconnect(this._onChanged, this);
     this._shown?.changes.changed.disconnect(this.update, this);
+    this._shown?.groups.changed.disconnect(this.update, this);
     this._shown = this._options.follower.current;
     this._shown?.timeline.changed.connect(this._onChanged, this);
     this._shown?.changes.changed.connect(this.update, this);
+    this._shown?.groups.changed.connect(this.update, this);
     this._selected = null;
     this._selectedChanged.emit();
     this._onChanged();
@@ -106,6 +108,9 @@ export class TimelinePanel extends ReactWidget {
     const args = { checkpoint: this._selected };
     const add = (...ids: string[]) => ids.forEach(command => menu.addItem({ command, args }));
     add(CommandIDs.restore, CommandIDs.restoreMemory, CommandIDs.restoreFiles, CommandIDs.asItWas);
+    if (commands.isEnabled(CommandIDs.restoreGroup, args)) {
+      add(CommandIDs.restoreGroup);
+    }
     menu.addItem({ type: 'separator' });
     add(CommandIDs.changed, CommandIDs.comparePresent, CommandIDs.compare, CommandIDs.replay);
     menu.addItem({ type: 'separator' });
@@ -239,12 +244,14 @@ function List(props: IViewProps & { timeline: Timeline }): JSX.Element {
         remove={record => run(CommandIDs.remove, record)}
         menu={(_, x, y) => props.menu(x, y)}
         changes={props.subject!.changes}
+        groups={props.subject!.groups}
         want={props.want}
       />
       {selected && (
         <Details
           timeline={timeline}
           record={selected}
+          moment={props.subject!.groups.of(selected)}
           commands={commands}
           trans={trans}
           close={() => props.select(null)}

@@ -4,6 +4,7 @@ import React, { useEffect, useLayoutEffect, useMemo, useRef, useState } from 're
 
 import { ChangesReader } from './changes';
 import { IRow } from './graph';
+import { Groups, IMoment, membersOf } from './groups';
 import { captureOf, holds, ICapture, IChanges, ICheckpoint, ICounted, IMAGE } from './tokens';
 import { age, moment, size } from './times';
 
@@ -22,6 +23,7 @@ interface IRowsProps {
   remove(record: ICheckpoint): void;
   menu(record: ICheckpoint, x: number, y: number): void;
   changes: ChangesReader;
+  groups: Groups;
   want(records: ICheckpoint[]): void;
 }
 
@@ -134,6 +136,7 @@ function Row(
 ): JSX.Element {
   const { row, at, trans, now } = props;
   const { record } = row;
+  const ofGroup = props.groups.of(record);
   const can = holds(record);
   const isSelected = props.selected === record.id;
   const why = can.memory
@@ -188,6 +191,7 @@ function Row(
           <Changed changes={props.changes.get(record)} trans={trans} />
         </div>
         <div className="jp-TimeTravel-second">
+          {ofGroup && <GroupBadge moment={ofGroup} trans={trans} />}
           {record.pinned && <Badge name="pinned" text={trans.__('pinned')} />}
           <Badges record={record} trans={trans} />
           {missing.length > 0 && (
@@ -279,6 +283,13 @@ export function Badge(props: { name: string; text: string; hint?: string }): JSX
       {props.text}
     </span>
   );
+}
+
+/** The group that a checkpoint belongs to, and who else is in it. */
+function GroupBadge(props: { moment: IMoment; trans: TranslationBundle }): JSX.Element {
+  const { moment, trans } = props;
+  const hint = trans.__('Group %1, %2: %3', moment.group, moment.record.title, membersOf(moment));
+  return <Badge name="group" text={moment.group} hint={hint} />;
 }
 
 /** How fast and for how long a checkpoint can be gone back to. */

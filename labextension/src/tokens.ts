@@ -230,6 +230,8 @@ export namespace CommandIDs {
   export const insertAgain = 'timetravel:insert-again';
   export const verify = 'timetravel:verify';
   export const resume = 'timetravel:resume';
+  export const checkpointGroup = 'timetravel:checkpoint-group';
+  export const restoreGroup = 'timetravel:restore-group';
   export const refresh = 'timetravel:refresh';
   export const switchKernel = 'timetravel:switch-kernel';
 }

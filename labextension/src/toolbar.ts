@@ -15,7 +15,12 @@ export function menuButton(commands: CommandRegistry, trans: TranslationBundle):
       const menu = new Menu({ commands });
       menu.addItem({ command: CommandIDs.open });
       menu.addItem({ type: 'separator' });
-      for (const command of [CommandIDs.checkpoint, CommandIDs.beforeCell, CommandIDs.undo]) {
+      for (const command of [
+        CommandIDs.checkpoint,
+        CommandIDs.checkpointGroup,
+        CommandIDs.beforeCell,
+        CommandIDs.undo
+      ]) {
         menu.addItem({ command });
       }
       menu.addItem({ type: 'separator' });

@@ -8,6 +8,7 @@ from jupyter_timetravel.commands import error_of, restore
 from jupyter_timetravel.records import read_list, read_record
 from jupyter_timetravel.wire import EventReader, NoTimeTravel, check_kernel_info, read_reply
 from kernel_runtime.errors import BadRequest, RestoreRefused, TimeTravelError, UnknownCheckpoint
+from kernel_runtime.supervisor.restore_request import RestoreRequest
 
 RECORD = {
     "id": "c" * 32,
@@ -86,12 +87,9 @@ def test_histories_of_a_list_follow_from_its_parents():
 
 
 def test_a_command_is_a_request_of_the_protocol():
-    content = restore("x", only="files").content
-    assert content["version"] == 1 and content["command"] == "restore"
-    assert content["args"] == {
-        "checkpoint": "x",
-        "only": "files",
-        "dry_run": False,
-        "undo": False,
-        "force": False,
+    content = restore(RestoreRequest("x", only="files")).content
+    assert content == {
+        "version": 1,
+        "command": "restore",
+        "args": {"checkpoint": "x", "only": "files"},
     }

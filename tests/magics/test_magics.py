@@ -8,8 +8,6 @@ from IPython.core.error import UsageError
 
 from kernel_runtime.errors import UnknownCheckpoint
 
-RESTORE = {"checkpoint": -1, "only": None, "dry_run": False, "undo": False, "force": False}
-
 
 @pytest.mark.parametrize(
     ("line", "command", "args"),
@@ -23,15 +21,15 @@ RESTORE = {"checkpoint": -1, "only": None, "dry_run": False, "undo": False, "for
         ("checkpoint --pin -1", "pin", {"checkpoint": -1, "pinned": True}),
         ("checkpoint --unpin clean", "pin", {"checkpoint": "clean", "pinned": False}),
         ("checkpoint --delete 4", "delete", {"checkpoint": 4}),
-        ("restore", "restore", RESTORE),
-        ("restore 12", "restore", {**RESTORE, "checkpoint": 12}),
-        ("restore -2", "restore", {**RESTORE, "checkpoint": -2}),
-        ("restore #12", "restore", {**RESTORE, "checkpoint": "#12"}),
-        ('restore "before the join"', "restore", {**RESTORE, "checkpoint": "before the join"}),
-        ("restore before the join", "restore", {**RESTORE, "checkpoint": "before the join"}),
+        ("restore", "restore", {}),
+        ("restore 12", "restore", {"checkpoint": 12}),
+        ("restore -2", "restore", {"checkpoint": -2}),
+        ("restore #12", "restore", {"checkpoint": "#12"}),
+        ('restore "before the join"', "restore", {"checkpoint": "before the join"}),
+        ("restore before the join", "restore", {"checkpoint": "before the join"}),
         ("restore 3 --only files --dry-run", "restore",
-         {**RESTORE, "checkpoint": 3, "only": "files", "dry_run": True}),
-        ("restore --undo --force", "restore", {**RESTORE, "undo": True, "force": True}),
+         {"checkpoint": 3, "only": "files", "dry_run": True}),
+        ("restore --undo --force", "restore", {"undo": True, "force": True}),
         ("timeline", "list", {"include_auto": True, "history": None}),
         ("timeline --manual", "list", {"include_auto": False}),
         ("timeline 3", "get", {"checkpoint": 3}),
@@ -57,6 +55,8 @@ def test_lines_and_what_they_ask(shell, link, line, command, args):
     shell.run_line_magic(name, rest)
     ((asked, given),) = link.asked
     assert asked == command
+    if command == "restore":
+        assert given == args
     assert {key: given[key] for key in args} == args
 
 

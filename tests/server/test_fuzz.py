@@ -37,7 +37,7 @@ CHECKS = [
     unsupported_method,
 ]
 MANY, FEW = 12, 4
-SLOW = {"verify", "replay", "reset", "resume", "restore", "export"}
+SLOW = {"verify", "replay", "reset", "resume", "restore", "export", "group_restore"}
 """Operations that start processes, or stop them."""
 OPERATIONS = sorted(
     operation["operationId"]
@@ -52,6 +52,9 @@ def kernel(server: Server) -> Iterator[Kernel]:
     made = server.start("fuzz/a.ipynb")
     for code in ("x = 1", "y = [x]", "open('f', 'w').write('f');"):
         made.run(code)
+    with server.as_user() as http:
+        asked = {"group": "fuzz", "members": [made.id]}
+        assert http.post("/groups", json=asked).status_code == 201
     yield made
     server.end(made)
 
@@ -85,6 +88,8 @@ def test_no_request_is_too_much(
     def ask(case: Any, made_up: int, checkpoint: str) -> None:
         if "session" in case.path_parameters and made_up:  # else there would be none, each time
             case.path_parameters["session"] = kernel.id
+        if "group" in case.path_parameters and made_up:
+            case.path_parameters["group"] = "fuzz"
         if "checkpoint" in case.path_parameters and made_up > 1:
             case.path_parameters["checkpoint"] = checkpoint
         checks = list(CHECKS)
