@@ -123,8 +123,11 @@ class Recovery:
         """Bring a checkpoint's process back, or its variables; say what that costs, or None."""
         session = self._session
         told = ""
+        found = await session.restores.with_children_if_held(checkpoint)
+        if isinstance(found, str) and found:
+            told = f" Child processes were not brought back: {found}"
         try:
-            executor = await session.restores.wake(frozen)
+            executor = await session.restores.wake(frozen) if isinstance(found, str) else found
         except RestoreFailed as error:
             session.log.warning("%s Trying its variables, or the checkpoint before it.", error)
             await session.restores.stop_processes()

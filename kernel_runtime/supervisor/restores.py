@@ -30,6 +30,7 @@ from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.planning import TELL_S, Plan, Planner, partial_way
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.supervisor.telling import Teller, add
+from kernel_runtime.supervisor.tree_captures import tree_of
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 from kernel_runtime.timeline.report import restore_text
 
@@ -183,7 +184,7 @@ class Restorer(Planner):
                 ) from error
             ids_kept = bool(executor.hello.get("ids_kept", True))
             notes = executor.hello.get("notes", [])
-            threads = plan.frozen.threads if plan.frozen is not None else 0
+            threads = plan.frozen.threads if plan.frozen and plan.tree is None else 0
             if forced:
                 session.router.answer_in_flight(
                     error=("SessionRestored", f"The session was restored to #{plan.target.number}.")
@@ -266,7 +267,23 @@ class Restorer(Planner):
         session.executor = None
 
     async def _revive(self, plan: Plan) -> Executor:
-        """The process that a plan brings back. Raises RestoreFailed."""
+        """The process that a plan brings back, with its children. Raises RestoreFailed."""
+        if plan.tree is None:
+            return await self._alone(plan)
+        try:
+            return await self.with_children(plan.target, plan.tree)
+        except RestoreFailed as error:
+            plan.tree = None
+            if not plan.brings_process:
+                raise
+            plan.warnings.append(f"child processes were not brought back: {error}")
+            try:
+                return await self._alone(plan)
+            except RestoreFailed as another:
+                raise RestoreFailed(f"{another} With its child processes: {error}") from another
+
+    async def _alone(self, plan: Plan) -> Executor:
+        """The process that a plan brings back, without children. Raises RestoreFailed."""
         ways = [None] if plan.frozen is not None else list(plan.images)
         for left, image in zip(reversed(range(len(ways))), ways):
             try:
@@ -297,6 +314,27 @@ class Restorer(Planner):
         plan.lost = {name for name, _ in loaded.lost}
         plan.warnings += [PORTABLE, *lost_lines(loaded)]
         return executor
+
+    async def with_children(self, checkpoint: Checkpoint, tree: Capture) -> Executor:
+        """The process and its children. Raises RestoreFailed; then nothing of them is left."""
+        try:
+            return await self._session.trees.wake(checkpoint, tree)
+        except (RestoreFailed, SandboxError) as error:
+            await self.stop_processes()  # what may have come up half way
+            raise RestoreFailed(str(error)) from error
+
+    async def with_children_if_held(self, checkpoint: Checkpoint) -> Executor | str:
+        """Likewise where a checkpoint has them; else why not, "" where it has none."""
+        session = self._session
+        await session.trees.settled(checkpoint.id)
+        tree = tree_of(session.timeline[checkpoint.id])
+        if tree is None:
+            return ""
+        try:
+            return await self.with_children(checkpoint, tree)
+        except RestoreFailed as error:
+            session.log.warning("%s It is brought back without child processes.", error)
+            return str(error)
 
     async def _exactly(self, plan: Plan, image: Capture | None) -> Executor:
         """The process as it was. image: none for a frozen one."""
@@ -351,9 +389,7 @@ class Restorer(Planner):
             except (WorkspaceError, OSError) as error:
                 problem += f" The files could not be put back: {error}"
         try:
-            if safety.frozen is None:
-                raise RestoreFailed("the process before had not been held")
-            session.take_up(await self.wake(safety.frozen))
+            session.take_up(await self._present(safety))
         except (TimeTravelError, OSError) as error:
             fresh = await session.launcher.start_or_rescue()
             now = "this is a fresh process." if fresh else session.rescue.text()
@@ -364,6 +400,15 @@ class Restorer(Planner):
             ) from cause
         if problem:
             raise RestoreFailed(f"The restore of #{plan.target.number} failed: {cause}.{problem}")
+
+    async def _present(self, safety: Taken) -> Executor:
+        """The process of a safety checkpoint, with its children. Raises RestoreFailed."""
+        found = await self.with_children_if_held(safety.checkpoint)
+        if isinstance(found, Executor):
+            return found
+        if safety.frozen is None:
+            raise RestoreFailed("the process before had not been held")
+        return await self.wake(safety.frozen)
 
     def keep_aside(self, safety: Taken, done: RestoreResult) -> None:
         """What was replaced and not in the safety snapshot belongs to that checkpoint too."""
