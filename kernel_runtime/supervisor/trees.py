@@ -45,6 +45,8 @@ class Dumped:
     stopped: list[int] = field(default_factory=list)
     files: Path | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    others: set[int] = field(default_factory=set)
+    """Processes beside the tree."""
     scratch: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def note_connections(self, frozen: Capture) -> None:
@@ -132,6 +134,7 @@ class Trees:
             below = await session.sandbox.request("stop_below", pid=executor.pid)
             dumped.stopped = below["stopped"]
             await self._dump(executor, below["pids"], dumped)
+            dumped.others = await self._others({executor.pid, *below["pids"]})
         except (CheckpointRefused, SandboxError, StoreError, OSError) as error:
             dumped.scratch.close()
             dumped.files = None
@@ -139,21 +142,27 @@ class Trees:
             return dumped
         pause_ms = (time.monotonic() - started) * 1e3
         details = {CHILDREN: len(below["pids"]), "pause_ms": pause_ms}
-        notes = await self._not_below(executor.pid, below["pids"])
-        dumped.capture = replace(dumped.capture, details=details, not_captured=tuple(notes))
+        dumped.capture = replace(dumped.capture, details=details)
         return dumped
 
-    async def _not_below(self, pid: int, below: list[int]) -> list[Note]:
-        """The processes of the session that are not in the tree: their parents have ended."""
+    async def _others(self, known: set[int]) -> set[int]:
+        """The processes inside that are neither known nor frozen ones, as far as that is clear."""
         session = self._session
-        known = {pid, *below, *session.captures.frozen_pids()}
         listed = await session.sandbox.request("list")
-        found = []
-        for other in listed["pids"]:
-            if other not in known and (name := held.name_of(other, session.sandbox.proc())):
-                why = "its parent ended, so it is not below the session's process any more"
-                found.append(Note("child process", name, why))
-        return found
+        return set(listed["pids"]) - known - set(session.captures.frozen_pids())
+
+    async def _not_below(self, dumped: Dumped) -> list[Note]:
+        """The processes that were not in the tree, since their parents had ended.
+
+        One that was being made just then, to hold a checkpoint or to write it, is known by now.
+        """
+        proc = self._session.sandbox.proc()
+        why = "its parent ended, so it is not below the session's process any more"
+        with contextlib.suppress(SandboxError):
+            others = dumped.others & await self._others(set())
+            names = [held.name_of(pid, proc) for pid in sorted(others)]
+            return [Note("child process", name, why) for name in names if name]
+        return []
 
     async def _dump(self, executor: Executor, below: list[int], dumped: Dumped) -> None:
         session = self._session
@@ -210,6 +219,7 @@ class Trees:
                 bytes=written.bytes,
                 ref=written.ref,
                 details=details,
+                not_captured=(*dumped.capture.not_captured, *await self._not_below(dumped)),
             )
             await session.captures.put_durable(id, capture)
         except (StoreError, OSError) as error:

@@ -170,6 +170,22 @@ def test_a_child_that_cannot_be_dumped(
 
 
 @pytest.mark.root
+def test_a_process_whose_parent_has_ended_is_listed(
+    start_notebook: Callable[..., Any], document: dict[str, Any], criu: None
+) -> None:
+    notebook = start_notebook(*CAPTURE, **document)
+    notebook.run(CHILDREN + "subprocess.run(['sh', '-c', 'sleep 100000 & echo $!'])")
+    notebook.run("%checkpoint --label all")
+    held = image(notebook, notebook.head()["number"], "criu")
+    assert held["state"] == "ready", held
+    [note] = held["not_captured"]
+    assert note["kind"] == "child process" and note["subject"].endswith("(sleep)"), note
+    text = notebook.run("%restore all").out
+    assert text.count("not brought back") == 1 and note["subject"] in text, text
+    assert notebook.run(STEP).out == after(1)
+
+
+@pytest.mark.root
 def test_automatic_ones_the_environment_and_a_death(
     start_notebook: Callable[..., Any], document: dict[str, Any], criu: None
 ) -> None:

@@ -217,6 +217,8 @@ def _name(pid: int) -> str:
 
 def name_of(pid: int, proc: str = "/proc/") -> str:
     """Id and name of a process in words; "" if it has ended."""
+    if _state(pid, proc) in "ZX":
+        return ""
     try:
         with open(f"{proc}{pid}/comm") as f:
             return f"{pid} ({f.read().strip()})"
