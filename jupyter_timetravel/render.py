@@ -289,6 +289,8 @@ def checkpoint_text(record: Record, took_ms: float, problem: str = "") -> str:
     named = f' "{one_line(record["comment"], WHAT_WIDTH)}"' if record["comment"] else ""
     named += f" [{one_line(record['label'], 40)}]" if record["label"] else ""
     lines = [f"checkpoint #{record['number']}{named} ({took_ms:.1f} ms)"]
+    if tree := _tree(record):
+        lines.append(f"  with {_children(tree)}; for them it paused {tree['pause_ms']:.0f} ms")
     for capture in record["captures"]:
         if capture["state"] == "failed":
             lines.append(

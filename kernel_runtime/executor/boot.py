@@ -42,18 +42,8 @@ def prepare() -> None:
         os.environ.pop("PYTHONHASHSEED", None)
 
 
-def use_own_null() -> None:
-    """Have standard input opened in here: what was opened outside of the sandbox's mounts, CRIU
-    cannot dump."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    if null != 0:
-        os.dup2(null, 0)
-        os.close(null)
-
-
 def main() -> None:
     prepare()
-    use_own_null()
     from kernel_runtime.executor.app import ExecutorApp
 
     ExecutorApp.hash_seed = hash_seed

@@ -105,7 +105,7 @@ class Images:
         written = [name for name in names if await self._write(id, name)]
         if not written and "image" not in names:
             await self._write(id, "image")
-        await self._thin()
+        await self.thin()
 
     async def _usable(self) -> tuple[str, ...]:
         """The engines that are to write; ours where the other one cannot, which is said once."""
@@ -179,7 +179,7 @@ class Images:
         await session.captures.put_durable(id, capture)
         return True
 
-    async def _thin(self) -> None:
+    async def thin(self) -> None:
         """Give up the images of older automatic checkpoints; their variables stay on the disk."""
         session = self._session
         held = [c for c in session.timeline if _written_of(c) and not c.is_kept]

@@ -184,7 +184,9 @@ class Restorer(Planner):
                 ) from error
             ids_kept = bool(executor.hello.get("ids_kept", True))
             notes = executor.hello.get("notes", [])
-            threads = plan.frozen.threads if plan.frozen and plan.tree is None else 0
+            threads = plan.frozen.threads if plan.frozen is not None else 0
+            if plan.tree is not None:
+                threads = plan.tree.details["threads"]
             if forced:
                 session.router.answer_in_flight(
                     error=("SessionRestored", f"The session was restored to #{plan.target.number}.")

@@ -271,7 +271,7 @@ class Session:
     async def _shut_down(self) -> None:
         self.router.hold("shutdown")
         await self.durability.stop()
-        await self.trees.settled()
+        await self.trees.stop()
         self.documents.stop()
         for task in self._tasks - self.captures.publishing - {asyncio.current_task()}:
             task.cancel()

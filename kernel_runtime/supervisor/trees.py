@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from dataclasses import dataclass, field, replace
@@ -131,6 +132,7 @@ class Trees:
         self._last = started = time.monotonic()
         dumped = Dumped(Capture("process", NAME, "pending"))
         try:
+            threads = len(os.listdir(f"{session.sandbox.proc(executor.pid)}/task"))
             below = await session.sandbox.request("stop_below", pid=executor.pid)
             dumped.stopped = below["stopped"]
             await self._dump(executor, below["pids"], dumped)
@@ -141,7 +143,7 @@ class Trees:
             dumped.capture = replace(dumped.capture, state="failed", error=str(error))
             return dumped
         pause_ms = (time.monotonic() - started) * 1e3
-        details = {CHILDREN: len(below["pids"]), "pause_ms": pause_ms}
+        details = {CHILDREN: len(below["pids"]), "pause_ms": pause_ms, "threads": threads}
         dumped.capture = replace(dumped.capture, details=details)
         return dumped
 
@@ -222,6 +224,7 @@ class Trees:
                 not_captured=(*dumped.capture.not_captured, *await self._not_below(dumped)),
             )
             await session.captures.put_durable(id, capture)
+            await session.images.thin()
         except (StoreError, OSError) as error:
             capture = replace(capture, error=str(error))
         finally:
@@ -229,11 +232,16 @@ class Trees:
                 session.captures.put(id, capture)
             await asyncio.to_thread(dumped.scratch.close)
 
-    async def settled(self, id: str | None = None) -> None:
-        """Wait until what was dumped for a checkpoint (None: any) is in the store, or is not."""
-        tasks = [task for known, task in self._keeping.items() if id in (None, known)]
-        if tasks:
-            await asyncio.wait(tasks)
+    async def settled(self, id: str) -> None:
+        """Wait until what was dumped for a checkpoint is in the store, or is not."""
+        if task := self._keeping.get(id):
+            await asyncio.wait([task])
+
+    async def stop(self) -> None:
+        """Finish what is being put into the store, if that does not take long."""
+        if self._keeping:
+            most_s = self._session.config.durability_at_end
+            await asyncio.wait([*self._keeping.values()], timeout=most_s)
 
     # Waking
 

@@ -68,7 +68,8 @@ def test_children_come_back_in_the_same_kernel_and_after_the_end_of_everything(
 ) -> None:
     notebook = start_notebook(*CAPTURE, **document)
     notebook.run(CHILDREN)
-    notebook.run("%checkpoint --label all")
+    said = notebook.run("%checkpoint --label all").out
+    assert "children; for them it paused" in said, said
     number = notebook.head()["number"]
     held = image(notebook, number, "criu")
     assert held["state"] == "ready" and held["children"] >= 6 and held["pause_ms"] > 0, held
