@@ -35,7 +35,7 @@ class CriuUnusable(Exception):
 
 
 class CriuFailed(Exception):
-    """One run of CRIU ended with an error; the text has the last ones of its log."""
+    """One run of CRIU ended with an error; the text has the first ones of its log."""
 
 
 @dataclass(frozen=True)
@@ -190,10 +190,12 @@ class Run:
 
 
 def _why(log: Path) -> str:
-    """The last errors of a log, without places in CRIU's source."""
+    """The first errors of a log, without places in CRIU's source: the others follow from them."""
     with contextlib.suppress(OSError):
         lines = log.read_text(errors="replace").splitlines()
         errors = [re.sub(r"^.*?Error \([^)]*\): *", "", line) for line in lines if "Error" in line]
+        # not to be allowed more descriptors is an error in its log, and none to us
+        errors = [error for error in errors if not error.startswith("rlimit:")]
         if errors:
-            return ": " + "; ".join(errors[-_TOLD:])
+            return ": " + "; ".join(errors[:_TOLD])
     return ""

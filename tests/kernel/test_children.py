@@ -141,7 +141,8 @@ def test_what_is_damaged_is_named_and_the_next_best_capture_taken(
     notebook.run("from pathlib import Path; Path('log').write_text('another length')")
     cell = notebook.run("%restore all --only process", ok=False)
     said = cell.error + cell.text("stdout") + cell.text("stderr")
-    assert "You are back where you were" in said and "log" in said, said
+    assert "You are back where you were" in said, said
+    assert "With its child processes" in said and "log has bad size" in said, said
     shown = notebook.run("present.communicate(b'it lives')[0]").result
     assert shown == "b'it lives'"
 
