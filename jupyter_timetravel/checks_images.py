@@ -12,9 +12,13 @@ from pathlib import Path
 from jupyter_timetravel.findings import FINE, LIMITED, SKIPPED, Check, Finding, is_linux
 
 _TRY_S = 30.0
-_SLEEPER = "import os, time; os.closerange(0, 3); os.close(3); time.sleep(3600)"
-"""Holds nothing from outside of its sandbox, once it has closed its descriptor 3."""
-_ELSE = "Our own images need no CRIU; they are what is written unless images_by says otherwise."
+_SLEEPER = "import os, time; os.closerange(0, 3); os.fork(); os.close(3); time.sleep(3600)"
+"""Has a child; both hold nothing from outside of their sandbox, once they have closed their
+descriptor 3."""
+_ELSE = (
+    "Our own images need no CRIU; they are what is written unless images_by says otherwise. Child "
+    "processes come back with it (children=capture), or over DMTCP."
+)
 
 
 def check_images() -> Finding:
@@ -51,12 +55,15 @@ def check_criu() -> Finding:
         asyncio.run(_trial(program))
     except Exception as error:  # whatever is wrong with it, it is not to be used
         return Finding(LIMITED, f"{text}: dumping and restoring a process fails: {error}", _ELSE)
-    return Finding(FINE, f"{text}: a process was dumped, and restored in another sandbox")
+    return Finding(
+        FINE, f"{text}: a process and its child were dumped, and restored in another sandbox"
+    )
 
 
 async def _trial(program: object) -> None:
     """Raises what went wrong."""
     from kernel_runtime.engines.criu_program import Program, Run
+    from kernel_runtime.engines.overlay import held
     from kernel_runtime.sandbox.namespaces import NamespaceSandbox
 
     assert isinstance(program, Program)
@@ -70,7 +77,7 @@ async def _trial(program: object) -> None:
                     argv = [sys.executable, "-I", "-S", "-c", _SLEEPER]
                     pid = await sandbox.spawn(argv, {}, "/", {3: closed})
                 await asyncio.to_thread(pipe.read)
-            arguments = ["dump", "--tree", str(pid)]
+            arguments = ["dump", "--leave-running", "--tree", str(pid)]
             await Run(program, sandbox)(arguments, Path(folder), timeout=_TRY_S)
         finally:
             await sandbox.close()
@@ -79,8 +86,8 @@ async def _trial(program: object) -> None:
         try:
             arguments = ["restore", "--restore-detached"]
             await Run(program, another)(arguments, Path(folder), timeout=_TRY_S, past_id=pid + 64)
-            if pid not in (await another.request("list"))["pids"]:
-                raise RuntimeError("it is not there")
+            if len(held.descendants(pid, another.proc())) != 1:
+                raise RuntimeError("it is not there, or its child is not")
         finally:
             await another.close()
 

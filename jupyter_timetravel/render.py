@@ -61,13 +61,33 @@ def marks(record: Record) -> list[str]:
     if failed and process == "ready":
         found.append("files not captured")
     lost = sum(
-        len(capture["not_captured"])
+        len(_not_held(record, capture))
         for capture in record["captures"]
         if capture["kind"] != "namespace"
     )
+    if tree := _tree(record):
+        found.append(f"{_children(tree)}, paused {tree['pause_ms']:.0f} ms")
     if lost:
         found.append(f"{lost} not held")
     return found
+
+
+def _tree(record: Record) -> Mapping[str, Any] | None:
+    """The capture that holds child processes too."""
+    held = ("pending", "ready")
+    found = [c for c in record["captures"] if c.get("children") and c["state"] in held]
+    return found[0] if found else None
+
+
+def _children(capture: Mapping[str, Any]) -> str:
+    return "1 child" if capture["children"] == 1 else f"{capture['children']} children"
+
+
+def _not_held(record: Record, capture: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What a capture does not hold, and none other does."""
+    notes: Sequence[Mapping[str, Any]] = capture["not_captured"]
+    more_is_held = capture["kind"] == "process" and not capture.get("children")
+    return [] if more_is_held and _tree(record) else notes
 
 
 def _partial(record: Record) -> str:
@@ -170,7 +190,7 @@ def details_text(result: Mapping[str, Any]) -> str:
         lines.append(f"    … and {plural(len(cells) - CELLS_SHOWN, 'cell')} more")
     lines += [_capture_line(capture) for capture in record["captures"]] or ["  holds       nothing"]
     for capture in record["captures"]:
-        lines += [f"    not held: {note_text(note)}" for note in capture["not_captured"]]
+        lines += [f"    not held: {note_text(note)}" for note in _not_held(record, capture)]
     variables = result["variables"]
     lines.append(f"  {plural(len(variables), 'variable')}")
     shown = sorted(variables)[:VARIABLES_SHOWN]
@@ -269,12 +289,14 @@ def checkpoint_text(record: Record, took_ms: float, problem: str = "") -> str:
     named = f' "{one_line(record["comment"], WHAT_WIDTH)}"' if record["comment"] else ""
     named += f" [{one_line(record['label'], 40)}]" if record["label"] else ""
     lines = [f"checkpoint #{record['number']}{named} ({took_ms:.1f} ms)"]
+    if tree := _tree(record):
+        lines.append(f"  with {_children(tree)}; for them it paused {tree['pause_ms']:.0f} ms")
     for capture in record["captures"]:
         if capture["state"] == "failed":
             lines.append(
                 f"  {capture['kind']} not captured: {one_line(str(capture['error']), 300)}"
             )
-        notes: Sequence[Mapping[str, Any]] = capture["not_captured"]
+        notes = _not_held(record, capture)
         lines += [f"  not held: {note_text(note)}" for note in notes[:8]]
         if len(notes) > 8:
             lines.append(f"  … and {len(notes) - 8} more: %timeline {record['number']}")
@@ -320,5 +342,8 @@ def _capture_line(capture: Mapping[str, Any]) -> str:
     size = f", {size_text(capture['bytes'])}" if capture["bytes"] else ""
     why = f": {one_line(str(capture['error']), 200)}" if capture["error"] else ""
     verified = f", verified {capture['verified_at'][:16]}" if capture.get("verified_at") else ""
-    state = f"{capture['engine']}, {capture['state']}{size}{verified}{why}"
+    held = ""
+    if capture.get("children"):
+        held = f", with {_children(capture)}, paused {capture['pause_ms']:.0f} ms"
+    state = f"{capture['engine']}, {capture['state']}{size}{held}{verified}{why}"
     return f"  {pad(capture['kind'], 10)}  {state}"

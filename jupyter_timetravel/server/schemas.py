@@ -245,6 +245,8 @@ COMPONENTS: Final[Mapping[str, Schema]] = {
             "not_captured": listed(answer({"kind": TEXT, "subject": TEXT, "detail": TEXT})),
         },
         verified_at=nullable(TEXT),
+        pause_ms=nullable(NUMBER),
+        children=nullable(COUNT),
     ),
     "Record": answer(
         {

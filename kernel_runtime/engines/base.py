@@ -51,7 +51,18 @@ class LiveExecutor(Protocol):
         """
 
 
-class ProcessEngine(Protocol):
+class Waker(Protocol):
+    """What an executor is woken by."""
+
+    async def wake(self, frozen: Frozen, fds: Sequence[int]) -> Woken:
+        """Start a live process in the frozen state; can be called again and again.
+
+        fds: its link, its standard output, its standard error. Its old pid must be free.
+        Raises RestoreFailed; then no process was started.
+        """
+
+
+class ProcessEngine(Waker, Protocol):
     """One way to freeze a whole process and to wake it. Holds no history."""
 
     name: str  # written in each checkpoint: never rename
@@ -66,13 +77,6 @@ class ProcessEngine(Protocol):
         hold: int | None = None,
     ) -> Frozen:
         """Capture the process. Raises CheckpointRefused; then the executor runs on, untouched."""
-
-    async def wake(self, frozen: Frozen, fds: Sequence[int]) -> Woken:
-        """Start a live process in the frozen state; can be called again and again.
-
-        fds: its link, its standard output, its standard error. Its old pid must be free.
-        Raises RestoreFailed; then no process was started.
-        """
 
     def can_read(self, frozen: Frozen) -> bool:
         """Whether this checkpoint can be read so now."""

@@ -15,7 +15,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,7 +35,7 @@ class CriuUnusable(Exception):
 
 
 class CriuFailed(Exception):
-    """One run of CRIU ended with an error; the text has the last ones of its log."""
+    """One run of CRIU ended with an error; the text has the first ones of its log."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,13 @@ class Run:
         timeout: float,
         past_id: int = 0,
         nice: int = 0,
+        inherited: Mapping[str, int] | None = None,
     ) -> None:
         """Run it to its end, with images as its directory.
 
         started: is told its pid, as seen inside; starting is held until then. timeout in seconds.
-        past_id: it and what it starts get ids after that. Raises CriuFailed, SandboxError.
+        past_id: it and what it starts get ids after that. inherited: descriptors that take the
+        place of what CRIU knows by such names (``pipe:[123]``). Raises CriuFailed, SandboxError.
         """
         with contextlib.ExitStack() as stack:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timetravel-")))
@@ -159,6 +161,9 @@ class Run:
             argv += ["--images-dir", given(images, directory), "--work-dir", given(work, directory)]
             argv += ["--libdir", given(work / "plugins", directory), "--log-file", _LOG, "-v1"]
             argv += ["--manage-cgroups=ignore"]
+            for name, fd in (inherited or {}).items():
+                fds.append(fd)
+                argv += ["--inherit-fd", f"fd[{_FIRST_FD + len(fds) - 1}]:{name}"]
             null = os.open(os.devnull, os.O_RDWR)
             stack.callback(os.close, null)
             numbers = dict(enumerate(fds, _FIRST_FD))
@@ -185,10 +190,12 @@ class Run:
 
 
 def _why(log: Path) -> str:
-    """The last errors of a log, without places in CRIU's source."""
+    """The first errors of a log, without places in CRIU's source: the others follow from them."""
     with contextlib.suppress(OSError):
         lines = log.read_text(errors="replace").splitlines()
         errors = [re.sub(r"^.*?Error \([^)]*\): *", "", line) for line in lines if "Error" in line]
+        # not to be allowed more descriptors is an error in its log, and none to us
+        errors = [error for error in errors if not error.startswith("rlimit:")]
         if errors:
-            return ": " + "; ".join(errors[-_TOLD:])
+            return ": " + "; ".join(errors[:_TOLD])
     return ""

@@ -7,6 +7,7 @@ as there; the connection file, with its key, never reaches this process.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any, cast
 
@@ -34,6 +35,15 @@ class LinkHandler(logging.Handler):
             self._link.report(report="log", level=record.levelno, text=self.format(record))
         except Exception:
             self.handleError(record)
+
+
+def _use_own_null() -> None:
+    """Have standard input opened in here: CRIU cannot dump what was opened outside of the
+    sandbox's mounts. DMTCP knows it as it is."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    if null != 0:
+        os.dup2(null, 0)
+        os.close(null)
 
 
 class ExecutorApp(IPKernelApp):
@@ -69,6 +79,8 @@ class ExecutorApp(IPKernelApp):
         """Take up the link."""
         if sys.platform.startswith("linux"):
             linux.clear_ambient()  # programs that the user starts get no capability of ours
+        if not self.wake_directory:
+            _use_own_null()
         self.link = Link(self.link_fd, (self.out_fd, self.err_fd))
         handler = LinkHandler(self.link)
         # traitlets filters here, not in the logger

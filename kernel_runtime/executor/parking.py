@@ -1,4 +1,7 @@
-"""Under DMTCP: the executor waits while all of its processes are checkpointed.
+"""The executor waits while it is checkpointed from outside, by DMTCP or by CRIU.
+
+CRIU hands a process that it restores another socket in place of the link, and the word that it gets
+is another one than that which sends it on (engines/criu_tree.py is at the other end).
 
 DMTCP keeps a link to the outside as it is when a process goes on after a checkpoint; in one that it
 restarts there is none, and a read of the link says so. Then a socket with a known name is asked for
@@ -19,6 +22,10 @@ from kernel_runtime.frames import Frame, Kind
 
 WAKE = "wake"
 """As in engines/dmtcp.py."""
+
+WOKEN = b"woken"
+"""As in engines/criu_tree.py."""
+_WORD = 16
 
 
 def park(link: Link, directory: str, leave_stand_in: Callable[[int], object], **report: Any) -> int:
@@ -43,6 +50,22 @@ def park(link: Link, directory: str, leave_stand_in: Callable[[int], object], **
         if word["stand_in"]:
             leave_stand_in(link.take_descriptor())
         return 0
+
+
+def park_aside(link: Link, control: int, **report: Any) -> int:
+    """Say that it waits, wait at another socket; return 1 in a process that CRIU has restored.
+
+    control: a descriptor; closed at the end. Where its other end is closed it goes on.
+    """
+    outside = {"link": link.fd, "control": control}
+    outside |= dict(zip(("out", "err"), link.output))
+    inodes = {name: os.fstat(fd).st_ino for name, fd in outside.items()}
+    with socket.socket(fileno=control) as waited_at, link.held():
+        link.report(report="parked", outside=inodes, **report)
+        woken = waited_at.recv(_WORD) == WOKEN
+    if woken:
+        link.reset()
+    return int(woken)
 
 
 def _take_up(link: Link, directory: str) -> bool:

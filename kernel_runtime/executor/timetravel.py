@@ -119,6 +119,8 @@ class TimeTravel:
             self._freeze(command)
         elif name == "park":
             self._park(command)
+        elif name == "park_aside":
+            self._park_aside(command)
         elif name == "open_comms":
             self._kernel.open_comms(command["ids"])
         elif name == "variables":
@@ -251,6 +253,15 @@ class TimeTravel:
             if self.directory is not None:
                 with contextlib.suppress(OSError):
                     os.chdir(self.directory)  # DMTCP knows those below the first one only
+            self._greet(woken, True, [], [], sys.getswitchinterval())
+
+    def _park_aside(self, command: dict[str, Any]) -> None:
+        """Wait while CRIU dumps all processes; in one that it restored, serve the new link."""
+        self.effects.flush()  # else a process that comes back would tell of them once more
+        self._note_directory()
+        woken = parking.park_aside(self._link, self._link.take_descriptor(), id=command["id"])
+        if woken:
+            self._kernel.watch_link()
             self._greet(woken, True, [], [], sys.getswitchinterval())
 
     def _note_directory(self) -> None:

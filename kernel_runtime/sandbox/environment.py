@@ -1,7 +1,8 @@
 """The environment's part of the sandbox's init: captures, restores and merges on request.
 
     {"op": "environment", "id": n, …the plan}          mount everything
-    {"op": "capture", "id": n, "executor": p, "keep": [pids], "root_layer": "…"} + [descriptor]
+    {"op": "capture", "id": n, "executor": p, "keep": [pids], "root_layer": "…", "by_copy": false}
+        + [descriptor]
     {"op": "restore", "id": n, "stacks": {…}, "root_layer": "…"}
     {"op": "refresh", "id": n, "root": "…"}       see what the host has changed beneath
     {"op": "merge", "id": n, "layers": [newest first]}      in a process of its own
@@ -234,11 +235,16 @@ class EnvironmentOperations:
         try:
             faults.point("init: stopped")
             covered = [id for root in changed for id in root.pinned]
-            switched: dict[str, Switched] = mounts.capture(changed, others, executor)
+            by_copy = request["by_copy"]
+            switched: dict[str, Switched] = mounts.capture(
+                changed, others, executor, by_copy=by_copy
+            )
             present = {root.pinned[-1] for root in changed}
             if link is not None:
                 self._reopen(link, [id for id in covered if id not in present])
-            mounts.tidy(path for path, one in switched.items() if not (one.held_by or one.error))
+            mounts.tidy(
+                path for path, one in switched.items() if not (one.held_by or one.error or by_copy)
+            )
             faults.point("init: tidied")
             if link is not None:
                 _send(link, b"go")

@@ -9,6 +9,8 @@ it over one SOCK_SEQPACKET socket in JSON, one request or report per packet:
     {"op": "kill", "id": n, "keep": [pids]}      SIGKILL to all but keep; answered when reaped
     {"op": "signal", "id": n, "pid": p, "signal": s, "group": true}
     {"op": "list", "id": n}                      the processes of the session
+    {"op": "stop_below", "id": n, "pid": p}      SIGSTOP to the descendants of a process
+    {"op": "go_on", "id": n, "pids": [pids]}     SIGCONT
     environment, capture, restore, merge         see kernel_runtime.sandbox.environment
 
     {"re": n, …} or {"re": n, "error": errno, "text": "…"}
@@ -37,6 +39,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kernel_runtime import linux
+from kernel_runtime.engines.overlay import held
 from kernel_runtime.sandbox.environment import EnvironmentOperations
 
 ROOT_KEEPS = frozenset(
@@ -120,7 +123,7 @@ class Init:
         """Handle one request; return False at the end of the connection."""
         fds = array.array("i")
         try:
-            room = socket.CMSG_SPACE(16 * fds.itemsize)
+            room = socket.CMSG_SPACE(32 * fds.itemsize)
             data, ancillary, _, _ = self.control.recvmsg(1 << 20, room)
         except OSError:
             return False
@@ -218,6 +221,20 @@ class Init:
 
     def op_list(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         return {"pids": session_processes()}
+
+    def op_stop_below(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Answers with those that live, and with those of them that were not stopped before."""
+        found: list[int] = []
+        stopped: list[int] = []
+        # until there are no new ones: a process may start another before it is stopped
+        while new := [pid for pid in held.descendants(request["pid"]) if pid not in found]:
+            found += new
+            stopped += held.stop(new)
+        return {"pids": found, "stopped": stopped}
+
+    def op_go_on(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        held.go_on(request["pids"])
+        return {}
 
     def op_kill(self, request: dict[str, Any], fds: list[int]) -> None:
         self.killing.append(request)

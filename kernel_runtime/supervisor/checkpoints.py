@@ -16,6 +16,7 @@ from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.notices import Notices
 from kernel_runtime.supervisor.policy import is_checkpoint_only, may_change
 from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.trees import Dumped
 from kernel_runtime.timeline.model import (
     Capture,
     Checkpoint,
@@ -111,6 +112,48 @@ class Checkpointer:
         if label is not None:
             check_label(label)
         id = new_id()
+        tree: Dumped | None = None
+        if process:
+            is_kept = pinned or label is not None or reason == "manual"
+            tree = await session.trees.dump(reason, is_kept=is_kept)
+        try:
+            taken = await self._take(
+                id,
+                reason,
+                tree,
+                request=request,
+                comment=comment,
+                label=label,
+                pinned=pinned,
+                move=move,
+                process=process,
+                rules_of=rules_of,
+            )
+        except BaseException:
+            session.trees.give_up(tree)
+            raise
+        finally:
+            await session.trees.go_on(tree)
+        if tree is not None:
+            session.trees.keep(id, tree)
+        return taken
+
+    async def _take(
+        self,
+        id: str,
+        reason: Reason,
+        tree: Dumped | None,
+        *,
+        request: Request | None,
+        comment: str,
+        label: str | None,
+        pinned: bool,
+        move: bool,
+        process: bool,
+        rules_of: str | None,
+    ) -> Taken:
+        """tree: the dump of the live processes, which is one of its captures."""
+        session = self._session
         files = asyncio.ensure_future(session.files.capture(rules_of))
         ours, theirs = self._hold(process and not move)
         environment: asyncio.Future[Capture | None] | None = None
@@ -130,6 +173,8 @@ class Checkpointer:
             raise RestoreRefused(
                 f"The present state could not be held, so nothing was restored: {error}"
             ) from error
+        if tree is not None and process_capture is not None:
+            tree.note_connections(process_capture)
         checkpoint = session.timeline.add(
             id=id,
             created_at=session.now(),
@@ -139,7 +184,16 @@ class Checkpointer:
             label=label,
             pinned=pinned,
             code=request.code if request else "",
-            captures=[c for c in (process_capture, file_capture, layers) if c is not None],
+            captures=[
+                capture
+                for capture in (
+                    process_capture,
+                    tree.capture if tree is not None else None,
+                    file_capture,
+                    layers,
+                )
+                if capture is not None
+            ],
             variables=variables,
             cells=session.cells.take(),
         )
@@ -153,7 +207,10 @@ class Checkpointer:
         if not move:
             session.memory.after_checkpoint()
         held = layers if layers is not None and layers.state == "ready" else None
-        return Taken(checkpoint, frozen, snapshot, held, frozen.pause_ms if frozen else 0.0)
+        pause_ms = frozen.pause_ms if frozen else 0.0
+        if tree is not None:
+            pause_ms += tree.capture.details.get("pause_ms", 0.0)
+        return Taken(checkpoint, frozen, snapshot, held, pause_ms)
 
     async def with_executor_held(self, work: Callable[[socket.socket], Awaitable[T]]) -> T:
         """Do something while the live executor is stopped; it opens its files again afterwards.

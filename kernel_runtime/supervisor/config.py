@@ -46,6 +46,13 @@ class Supervisor(Configurable):
         help="What writes it: time travel itself, CRIU (needs root and CRIU 4; outlives an update "
         "of the system), or one after the other.",
     ).tag(config=True, live=True)
+    children = Enum(
+        ("ignore", "capture"),
+        "ignore",
+        help="Child processes. capture: where a checkpoint is written to the disk, CRIU dumps the "
+        "executor with all processes below it, which stand still meanwhile; a restore brings them "
+        "back (needs root, CRIU 4, process_engine fork).",
+    ).tag(config=True, live=True)
     criu = Unicode("criu", help="The program CRIU: a name or a path.").tag(config=True)
     images_last = Integer(
         10, min=1, help="Automatic checkpoints of which the image is kept; variables stay longer."

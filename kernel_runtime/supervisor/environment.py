@@ -145,7 +145,9 @@ class Environment:
         if self.engine is None:
             return None
         try:
-            captured = await self.engine.capture(executor, keep, hold, must=must)
+            captured = await self.engine.capture(
+                executor, keep, hold, must=must, by_copy=self._config.children == "capture"
+            )
         except (SandboxError, OSError) as error:
             return Capture(
                 "filesystem",

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from kernel_runtime.engines.base import Frozen, ProcessEngine, Woken
+from kernel_runtime.engines.base import Frozen, Waker, Woken
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.frames import Channel, Frame, Kind
 from kernel_runtime.sandbox.base import Sandbox
@@ -151,7 +151,7 @@ class Executor:
                 "is ipykernel 7 or newer installed for it?"
             ) from error
 
-    async def wake(self, engine: ProcessEngine, frozen: Frozen) -> Woken:
+    async def wake(self, engine: Waker, frozen: Frozen) -> Woken:
         """Start as successor of a frozen process. Raises RestoreFailed; then nothing is left."""
         fds = [self._theirs.fileno(), *(pipe.write_end for pipe in self.pipes)]
         try:
@@ -280,6 +280,18 @@ class Executor:
             raise CheckpointRefused(_not_frozen(error)) from error
         except ConnectionError as error:
             raise CheckpointRefused("The process ended before it was checkpointed.") from error
+
+    async def park_aside(self, control: int) -> dict[str, int]:
+        """Have it wait at a socket, for a dump that others make; return the inodes of what it has
+        from outside, by name (engines/criu_tree.py). Raises CheckpointRefused."""
+        try:
+            answer = await asyncio.wait_for(self._ask("park_aside", [control]), _FREEZE_S)
+        except (ConnectionError, asyncio.TimeoutError) as error:
+            raise CheckpointRefused(
+                f"The child processes could not be captured: {error or 'the process is busy'}."
+            ) from error
+        outside: dict[str, int] = answer["outside"]
+        return outside
 
     def unpark(self, stand_in: int | None = None) -> None:
         """Have it go on. One that is gone is no error.

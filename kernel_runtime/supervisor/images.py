@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from kernel_runtime import machine
 from kernel_runtime.engines.base import DurableEngine, Frozen
@@ -16,12 +16,14 @@ from kernel_runtime.errors import CheckpointRefused, RestoreFailed
 from kernel_runtime.store.dumps import DumpStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.images import ImageStore
+from kernel_runtime.supervisor.tree_captures import has_tree, holds_children
 from kernel_runtime.timeline.model import Capture, Checkpoint
 from kernel_runtime.timeline.text import size_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kernel_runtime.engines.criu import CriuEngine
     from kernel_runtime.supervisor.session import Session
 
 ENGINES: Final = ("image", "criu")
@@ -62,6 +64,12 @@ class Images:
         return self._made[name]
 
     @property
+    def criu(self) -> CriuEngine:
+        """The engine of that name; where there is a store."""
+        engine = self._engine("criu")
+        return cast("CriuEngine", engine)
+
+    @property
     def writers(self) -> Collection[int]:
         """Pids, inside, of processes that write an image now."""
         return [pid for engine in self._made.values() for pid in engine.writers]
@@ -81,17 +89,23 @@ class Images:
     def clock_ahead_ns(self) -> int:
         """By how much the clock inside must be ahead so that it is behind for no image: the
         monotonic clock starts anew with the machine."""
-        images = [image for c in self._session.timeline for image in images_of(c)]
+        images = [image for c in self._session.timeline for image in _written_of(c)]
         newest = max((int(image.details.get(MONOTONIC, 0)) for image in images), default=0)
         return max(0, newest - time.monotonic_ns())
 
     async def write(self, id: str) -> None:
-        """Make the captures of one checkpoint. What failed is noted on it. Never raises."""
+        """Make the captures of one checkpoint. What failed is noted on it. Never raises.
+
+        Where CRIU has dumped the live processes, ours is the other one: each engine has one.
+        """
+        session = self._session
         names = await self._usable()
+        if id in session.timeline and has_tree(session.timeline[id]):
+            names = tuple(dict.fromkeys("image" if name == "criu" else name for name in names))
         written = [name for name in names if await self._write(id, name)]
         if not written and "image" not in names:
             await self._write(id, "image")
-        await self._thin()
+        await self.thin()
 
     async def _usable(self) -> tuple[str, ...]:
         """The engines that are to write; ours where the other one cannot, which is said once."""
@@ -108,7 +122,7 @@ class Images:
             )
         return ("image",)
 
-    def _no_room(self) -> str:
+    def no_room(self) -> str:
         """Why no image is begun, in words: what is left of the disk is for cells, which write to it
         as well, and for the variables."""
         directory = self._session.persistence.directory
@@ -135,7 +149,7 @@ class Images:
         started = time.perf_counter()
         session.captures.put(id, Capture("process", name, "pending"))
         engine, base = self._engine(name), self._base if name == "image" else None
-        if no_room := self._no_room():
+        if no_room := self.no_room():
             session.captures.put(id, Capture("process", name, "failed", error=no_room))
             return False
         try:
@@ -165,12 +179,12 @@ class Images:
         await session.captures.put_durable(id, capture)
         return True
 
-    async def _thin(self) -> None:
+    async def thin(self) -> None:
         """Give up the images of older automatic checkpoints; their variables stay on the disk."""
         session = self._session
-        held = [c for c in session.timeline if images_of(c) and not c.is_kept]
+        held = [c for c in session.timeline if _written_of(c) and not c.is_kept]
         for checkpoint in held[: -session.config.images_last or None]:
-            for capture in images_of(checkpoint):
+            for capture in _written_of(checkpoint):
                 why = "newer images took its place"
                 gone = replace(capture, state="evicted", ref=None, error=why)
                 session.captures.put(checkpoint.id, gone)
@@ -225,5 +239,10 @@ class Images:
 
 def images_of(checkpoint: Checkpoint) -> list[Capture]:
     """The images of a checkpoint's process that are on the disk, the first to be taken first."""
+    return [capture for capture in _written_of(checkpoint) if not holds_children(capture)]
+
+
+def _written_of(checkpoint: Checkpoint) -> list[Capture]:
+    """Likewise, those with child processes too."""
     found = [checkpoint.capture("process", engine=name) for name in ENGINES]
     return [capture for capture in found if capture is not None and capture.state == "ready"]

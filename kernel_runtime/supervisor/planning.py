@@ -14,6 +14,7 @@ from kernel_runtime.engines.workspace.protect import DOCUMENT
 from kernel_runtime.errors import RestoreRefused, UnknownCheckpoint
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.supervisor.images import images_of
+from kernel_runtime.supervisor.tree_captures import tree_of
 from kernel_runtime.timeline.model import Capture, Checkpoint
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Plan:
     frozen: Frozen | None
     files: RestorePlan | None
     environment: Capture | None = None
+    tree: Capture | None = None
+    """Of the process with its children, on the disk."""
     images: list[Capture] = field(default_factory=list)
     """Of the process, on the disk, where there is no frozen one any more; the best one first."""
     namespace: dict[str, Any] | None = None
@@ -47,7 +50,8 @@ class Plan:
     @property
     def brings_process(self) -> bool:
         """Whether another process takes the executor's place."""
-        return self.frozen is not None or bool(self.images) or self.namespace is not None
+        held = (self.frozen, self.tree, self.namespace)
+        return bool(self.images) or any(one is not None for one in held)
 
 
 def partial_way(target: Checkpoint) -> str:
@@ -162,6 +166,8 @@ class Planner:
         """The most faithful captures of the target's memory. Raises RestoreRefused."""
         session = self._session
         plan.frozen = session.frozen.get(plan.target.id)
+        if session.engine.name == "fork":
+            await self._plan_tree(plan)
         if plan.frozen is not None and session.engine.can_copy:
             return  # a process; else what stands for an image, which may be damaged
         stored = session.under_dmtcp.stored(plan.target) if plan.frozen is None else None
@@ -186,12 +192,30 @@ class Planner:
         if other and plan.frozen is None and not plan.images:
             plan.warnings.append(other)
 
+    async def _plan_tree(self, plan: Plan) -> None:
+        """The capture that holds child processes too, if there is one that can be relied on."""
+        session = self._session
+        await session.trees.settled(plan.target.id)
+        plan.target = session.timeline[plan.target.id]
+        plan.tree = tree_of(plan.target)
+        if plan.tree is None:
+            return
+        try:
+            await session.persistence.authenticate(session.timeline, plan.target)
+        except StoreError as error:
+            plan.tree = None
+            plan.warnings.append(f"child processes were not brought back: {error}")
+
     def _other_engine(self, target: Checkpoint) -> str:
         """In words, where a process is held in a way that is not this kernel's; else ""."""
         engine = self._session.engine.name
         ready = [c for c in target.captures if c.kind == "process" and c.state == "ready"]
         made_by = [c.engine for c in ready]
-        if not made_by or engine in made_by or (engine == "fork" and images_of(target)):
+        if (
+            not made_by
+            or engine in made_by
+            or (engine == "fork" and (images_of(target) or tree_of(target)))
+        ):
             return ""
         needed = "dmtcp" if "dmtcp" in made_by else "fork"
         return (

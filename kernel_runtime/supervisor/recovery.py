@@ -134,7 +134,10 @@ class Recovery:
         try:
             if self._deaths[checkpoint.id] >= _DEATHS_MOST:
                 raise RestoreFailed("It ends by itself as soon as it is woken.")
-            executor = await session.restores.wake(frozen)
+            found = await session.restores.with_children_if_held(checkpoint)
+            if isinstance(found, str) and found:
+                told = f" Child processes were not brought back: {found}"
+            executor = await session.restores.wake(frozen) if isinstance(found, str) else found
         except RestoreFailed as error:
             session.log.warning("%s Trying its variables, or the checkpoint before it.", error)
             await session.restores.stop_processes()

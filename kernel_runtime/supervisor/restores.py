@@ -11,8 +11,6 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from kernel_runtime.engines.base import Frozen
-from kernel_runtime.engines.dill.engine import Loaded
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.engines.workspace.model import ALL_FILES, Part, RestoreResult
 from kernel_runtime.engines.workspace.names import printable
@@ -25,10 +23,9 @@ from kernel_runtime.errors import (
 from kernel_runtime.store.digests import BlobError
 from kernel_runtime.supervisor import faults
 from kernel_runtime.supervisor.checkpoints import Taken
-from kernel_runtime.supervisor.durable import lost_lines
-from kernel_runtime.supervisor.executors import Executor
-from kernel_runtime.supervisor.planning import TELL_S, Plan, Planner, partial_way
+from kernel_runtime.supervisor.planning import TELL_S, Plan, partial_way
 from kernel_runtime.supervisor.restore_request import RestoreRequest
+from kernel_runtime.supervisor.reviving import Reviver
 from kernel_runtime.supervisor.router import Request
 from kernel_runtime.supervisor.telling import Teller, add
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
@@ -38,17 +35,10 @@ if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
 
-PORTABLE = (
-    "the process itself is gone: a fresh one has the variables of the copy on the disk, without "
-    "threads, child processes and what is listed here"
-)
-
 _INTERRUPT_S = 3.0
-_LOST_SHOWN = 8
-_EXIT_S = 30.0
 
 
-class Restorer(Planner):
+class Restorer(Reviver):
     """Restores of one session."""
 
     def __init__(self, session: Session) -> None:
@@ -169,7 +159,7 @@ class Restorer(Planner):
                 done = await self._restore_files(plan, safety)
                 faults.point("files restored")
                 self._progress(plan, "process")
-                executor = await self._revive(plan)
+                executor = await self.revive(plan)
             except Exception as error:  # any: the session must not be left without a process
                 await self._roll_forward(plan, safety, done is not None, error)
                 raise RestoreFailed(
@@ -180,6 +170,8 @@ class Restorer(Planner):
             ids_kept = bool(executor.hello.get("ids_kept", True))
             notes = executor.hello.get("notes", [])
             threads = plan.frozen.threads if plan.frozen is not None else 0
+            if plan.tree is not None:
+                threads = plan.tree.details["threads"]
             if forced:
                 session.router.answer_in_flight(
                     error=("SessionRestored", f"The session was restored to #{plan.target.number}.")
@@ -245,83 +237,6 @@ class Restorer(Planner):
             lambda hold: session.environment.restore(capture, **live, hold=hold.fileno())
         )
 
-    async def stop_processes(self) -> None:
-        """End everything inside but the frozen processes; return when their ids are free."""
-        session = self._session
-        executor = session.executor
-        if executor is not None:
-            executor.drain()
-            executor.close()
-        try:
-            async with session.durability.starting:
-                kept = session.captures.frozen_pids()
-                await asyncio.wait_for(session.sandbox.kill_all_but(kept), _EXIT_S)
-        except asyncio.TimeoutError:
-            raise SandboxError("A process inside the sandbox does not end.") from None
-        session.sandbox.forget_exits()
-        session.environment.processes_ended()
-        session.executor = None
-
-    async def _revive(self, plan: Plan) -> Executor:
-        """The process that a plan brings back. Raises RestoreFailed."""
-        ways = [None] if plan.frozen is not None else list(plan.images)
-        for left, image in zip(reversed(range(len(ways))), ways):
-            try:
-                return await self._exactly(plan, image)
-            except RestoreFailed as error:
-                if left:
-                    plan.warnings.append(f"another image of it was taken: {error}")
-                    continue
-                if plan.namespace is None:
-                    raise
-                plan.warnings.append(f"the process itself could not be brought back: {error}")
-                await self.stop_processes()  # what may have come up half way
-        return await self.portably(plan)
-
-    async def portably(self, plan: Plan) -> Executor:
-        """A fresh process with the variables of a plan's copy; what is lost is in its warnings.
-
-        Raises RestoreFailed.
-        """
-        session = self._session
-        assert plan.namespace is not None
-        seed = plan.namespace.get("hash_seed") or session.hash_seed
-        executor = await session.launcher.fresh(seed)
-        loaded = await session.durability.load(executor, plan.namespace)
-        if plan.is_whole:
-            _check_whole(plan, loaded)
-        session.hash_seed = seed
-        plan.lost = {name for name, _ in loaded.lost}
-        plan.warnings += [PORTABLE, *lost_lines(loaded)]
-        return executor
-
-    async def _exactly(self, plan: Plan, image: Capture | None) -> Executor:
-        """The process as it was. image: none for a frozen one."""
-        session = self._session
-        id = plan.target.id
-        if plan.frozen is not None:
-            executor = await self.wake(plan.frozen)
-            if not session.engine.can_copy:  # what an image was restarted from can be used again
-                session.frozen[id] = plan.frozen
-            return executor
-        assert image is not None
-        frozen = await session.images.load(plan.target, image)
-        session.frozen[id] = frozen
-        try:
-            executor = await self.wake(frozen)
-        except RestoreFailed:
-            del session.frozen[id]
-            await session.engine.drop(frozen)
-            raise
-        session.captures.set_process_state(id, "ready", None)
-        return executor
-
-    async def wake(self, frozen: Frozen) -> Executor:
-        """Wake a frozen process; return the executor. Raises RestoreFailed."""
-        executor = self._session.launcher.new()
-        await executor.wake(self._session.engine, frozen)
-        return executor
-
     async def _restore_files(self, plan: Plan, safety: Taken) -> RestoreResult | None:
         if plan.files is None or not (plan.files.changes or plan.files.kept):
             return None
@@ -348,9 +263,7 @@ class Restorer(Planner):
             except (WorkspaceError, OSError) as error:
                 problem += f" The files could not be put back: {error}"
         try:
-            if safety.frozen is None:
-                raise RestoreFailed("the process before had not been held")
-            session.take_up(await self.wake(safety.frozen))
+            session.take_up(await self.present(safety))
         except (TimeTravelError, OSError) as error:
             fresh = await session.launcher.start_or_rescue()
             now = "this is a fresh process." if fresh else session.rescue.text()
@@ -383,20 +296,6 @@ class Restorer(Planner):
             "restore_progress",
             checkpoint={"id": plan.target.id, "number": plan.target.number},
             step=step,
-        )
-
-
-def _check_whole(plan: Plan, loaded: Loaded) -> None:
-    """Raise RestoreFailed if a variable that was written could not be loaded."""
-    assert plan.namespace is not None
-    known = {name for name, _ in plan.namespace["lost"]}
-    lost = [f"{name}: {why}" for name, why in loaded.lost if name not in known]
-    if lost:
-        more = f" (and {len(lost) - _LOST_SHOWN} more)" if len(lost) > _LOST_SHOWN else ""
-        raise RestoreFailed(
-            f"not all of its variables can be loaded here: {'; '.join(lost[:_LOST_SHOWN])}{more}. "
-            f"Install what is missing, or `%restore {plan.target.number} --partial` brings the "
-            "others."
         )
 
 

@@ -55,6 +55,7 @@ from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Request, Router
 from kernel_runtime.supervisor.sandbox_set_up import SandboxSetUp
 from kernel_runtime.supervisor.showing import Showing
+from kernel_runtime.supervisor.trees import Trees
 from kernel_runtime.supervisor.under_dmtcp import UnderDmtcp
 
 _SHUTDOWN_S = 2.0
@@ -122,6 +123,7 @@ class Session:
         self.memory = MemoryKeeper(self)
         self.durability = Durability(self)
         self.images = Images(self, runtime_dir)
+        self.trees = Trees(self)
         self.documents = KeptDocuments(self)
         self.showing = Showing(self)
         self.under_dmtcp = UnderDmtcp(self)
@@ -178,6 +180,7 @@ class Session:
         except TimeTravelError as error:
             self.rescue.refuse(str(error))
             return
+        await self.trees.tell_if_unusable()
         await self.files.recover()
         self.router.hold("start")
         if self.rescue.can_help():
@@ -270,6 +273,7 @@ class Session:
     async def _shut_down(self) -> None:
         self.router.hold("shutdown")
         await self.durability.stop()
+        await self.trees.stop()
         self.documents.stop()
         for task in self._tasks - self.captures.publishing - {asyncio.current_task()}:
             task.cancel()

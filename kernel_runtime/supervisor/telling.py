@@ -123,7 +123,7 @@ class Teller:
             for note in (plan.environment.not_captured if plan.environment else ())
             if note.kind == shared_memory.KIND
         ]
-        capture = plan.target.capture("process")
+        capture = plan.tree or plan.target.capture("process")
         if plan.brings_process and capture is not None:
             named = {subject for _, subject, _ in notes}
             found += [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kernel_runtime.errors import BadRequest
 from kernel_runtime.timeline.cells import Placed
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.names import Spec
@@ -156,6 +157,13 @@ class TimelineCommands:
 
     async def do_config(self, set: dict[str, Any] | None = None) -> dict[str, Any]:
         config = self._session.config
+        if (set or {}).get("children") == "capture" and (
+            why := await self._session.trees.why_not()
+        ):
+            raise BadRequest(
+                f"children cannot be capture: {why}. Nothing was changed; `jupyter timetravel "
+                "doctor` says what this machine can do."
+            )
         config.change(set or {})
         return {"config": config.live_options()}
 

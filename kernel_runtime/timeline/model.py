@@ -187,6 +187,8 @@ def record(
                 "bytes": capture.bytes,
                 "error": capture.error,
                 "verified_at": capture.details.get("verified_at"),
+                "pause_ms": capture.details.get("pause_ms"),
+                "children": capture.details.get("children"),
                 "not_captured": [
                     {"kind": note.kind, "subject": note.subject, "detail": note.detail}
                     for note in capture.not_captured
@@ -201,8 +203,8 @@ def record(
 
 
 def _details(capture: Mapping[str, Any]) -> Mapping[str, Any]:
-    verified_at = capture.get("verified_at")
-    return {"verified_at": verified_at} if verified_at else {}
+    known = ("verified_at", "pause_ms", "children")
+    return {name: capture[name] for name in known if capture.get(name) is not None}
 
 
 def from_record(data: Mapping[str, Any]) -> Checkpoint:

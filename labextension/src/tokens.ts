@@ -18,6 +18,8 @@ export interface ICapture {
   bytes: number;
   error: string | null;
   verified_at?: string | null;
+  pause_ms?: number | null;
+  children?: number | null;
   not_captured: INote[];
 }
 

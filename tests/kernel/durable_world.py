@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -34,6 +36,15 @@ def image(notebook: Any, number: int, engine: str = "image") -> dict[str, Any]:
             return found[0]
         assert time.monotonic() < end, record
         time.sleep(0.05)
+
+
+def damage(paths: Iterable[Path]) -> None:
+    """One bit of each file."""
+    for path in list(paths):
+        data = bytearray(path.read_bytes())
+        if data:
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
 
 
 def kill(notebook: Any) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kernel.durable_world import image, kill
+from tests.kernel.durable_world import damage, image, kill
 from tests.states.suite import WAYS
 
 pytestmark = pytest.mark.root
@@ -22,15 +22,6 @@ ARGUMENTS = ("--Supervisor.durability=manual", "--Supervisor.images_by=both")
 def criu(ability: Callable[[str, bool], None]) -> None:
     why = WAYS["criu"].missing()
     ability(why, not why)
-
-
-def damage(paths: Iterable[Path]) -> None:
-    """One bit of each file."""
-    for path in list(paths):
-        data = bytearray(path.read_bytes())
-        if data:
-            data[len(data) // 2] ^= 1
-            path.write_bytes(data)
 
 
 def test_the_next_best_capture(

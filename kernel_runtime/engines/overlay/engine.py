@@ -204,12 +204,19 @@ class OverlayEngine:
     # -- capturing --------------------------------------------------------------------------
 
     async def capture(
-        self, executor: int, keep: Iterable[int], hold: int | None, *, must: bool = False
+        self,
+        executor: int,
+        keep: Iterable[int],
+        hold: int | None,
+        *,
+        must: bool = False,
+        by_copy: bool = False,
     ) -> Captured:
         """Capture now, or, with hold, when the executor at its other end has stopped.
 
-        keep: pids of frozen processes, which hold nothing. must: also on a full disk. Raises
-        SandboxError; then nothing was captured and the session runs on.
+        keep: pids of frozen processes, which hold nothing. must: also on a full disk. by_copy: what
+        is mounted stays, and is copied. Raises SandboxError; then nothing was captured and the
+        session runs on.
         """
         if must:
             self.directory.make_room()
@@ -219,6 +226,7 @@ class OverlayEngine:
             executor=executor,
             keep=list(keep),
             root_layer=self.state.root_layer,
+            by_copy=by_copy,
         )
         captured = Captured({}, "", took_ms=answer.get("took_ms", 0.0))
         faults.point("captured")

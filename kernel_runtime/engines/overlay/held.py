@@ -86,9 +86,30 @@ def _states(pid: int) -> set[str]:
     return {_state(f"{pid}/task/{thread}") for thread in threads} - {*_STOPPED}
 
 
-def _state(which: int | str) -> str:
+def descendants(pid: int, proc: str = "/proc/") -> list[int]:
+    """The pids of all processes below one that have not ended (proc(5), "children").
+
+    proc: the sandbox's, with a slash at its end, for who is outside.
+    """
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        one = todo.pop()
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            for thread in os.listdir(f"{proc}{one}/task"):
+                with (
+                    contextlib.suppress(OSError),
+                    open(f"{proc}{one}/task/{thread}/children") as f,
+                ):
+                    todo += map(int, f.read().split())
+        if one != pid and _state(one, proc) not in "ZX":
+            found.append(one)
+    return found
+
+
+def _state(which: int | str, proc: str = "/proc/") -> str:
     try:
-        with open(f"/proc/{which}/stat", "rb") as f:
+        with open(f"{proc}{which}/stat", "rb") as f:
             return f.read().rpartition(b")")[2].split(None, 1)[0].decode()
     except OSError:
         return "X"
@@ -205,11 +226,18 @@ def _written_mappings(pid: int, mounts: Iterable[str]) -> Iterator[tuple[str, by
 
 
 def _name(pid: int) -> str:
+    return name_of(pid) or str(pid)
+
+
+def name_of(pid: int, proc: str = "/proc/") -> str:
+    """Id and name of a process in words; "" if it has ended."""
+    if _state(pid, proc) in "ZX":
+        return ""
     try:
-        with open(f"/proc/{pid}/comm") as f:
+        with open(f"{proc}{pid}/comm") as f:
             return f"{pid} ({f.read().strip()})"
     except OSError:
-        return str(pid)
+        return ""
 
 
 def mount_id(path: str) -> int:

@@ -137,17 +137,26 @@ class Mounts:
         return _attributes(files, self.markers) != root.born
 
     def capture(
-        self, roots: Sequence[Root], others: Sequence[int], executor: int | None
+        self,
+        roots: Sequence[Root],
+        others: Sequence[int],
+        executor: int | None,
+        *,
+        by_copy: bool = False,
     ) -> dict[str, Switched]:
         """Make uppers layers. All processes must be stopped.
 
         others: pids that cannot be asked to open their files again; executor: the one that will.
+        by_copy: every upper stays, a copy of it becomes the layer.
         """
         held_of = held.look({r.path: r.pinned for r in roots}, others, executor)
         found = {}
         for root in roots:
             try:
-                found[root.path] = self._capture(root, held_of[root.path])
+                if by_copy:
+                    found[root.path] = Switched(self._copied(root.upper), root.upper)
+                else:
+                    found[root.path] = self._capture(root, held_of[root.path])
             except OSError as error:  # those before it are captured all the same
                 found[root.path] = Switched("", root.upper, error=str(error))
         return found
