@@ -91,11 +91,19 @@ class Durability:
         if capture is not None and capture.state == "ready":
             return
         if checkpoint.is_kept and checkpoint.reason != "safety":
-            if checkpoint.id not in self._asked:
-                self._asked.append(checkpoint.id)
+            self._ask(checkpoint.id, capture)
         elif self._writes_by_itself and checkpoint.reason not in _EMPTY:
             self._newest = checkpoint.id
         self._go_on()
+
+    def _ask(self, id: str, capture: Capture | None) -> None:
+        """Have one written; what is being written now is not begun again: ready stays ready."""
+        if id not in self._asked and (capture is None or capture.state != "pending"):
+            self._asked.append(id)
+
+    def _is_written(self, id: str) -> bool:
+        capture = self._session.timeline[id].capture(KIND)
+        return capture is not None and capture.state == "ready"
 
     def _can_read(self, id: str) -> bool:
         frozen = self._session.frozen.get(id)
@@ -143,9 +151,10 @@ class Durability:
             due = self._last + config.durability_interval - time.monotonic()
             if due <= 0 and (config.durability == "every" or await self._is_quiet()):
                 id, self._newest = self._newest, None
-                if not self._can_read(id):  # under DMTCP the next checkpoint may have begun
-                    return None
-                return id
+                # under DMTCP the next checkpoint may have begun; or somebody has asked for it since
+                if self._can_read(id) and not self._is_written(id):
+                    return id
+                continue
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), max(due, _LOOK_S))
         return None
@@ -163,7 +172,7 @@ class Durability:
 
         Raises RestoreRefused: there is none and none can be made.
         """
-        capture = checkpoint.capture(KIND)
+        capture = self._session.timeline[checkpoint.id].capture(KIND)
         if capture is not None and capture.state == "ready":
             return capture
         frozen = self._session.frozen.get(checkpoint.id)
@@ -182,7 +191,7 @@ class Durability:
         if future is None:
             future = asyncio.get_running_loop().create_future()
             self._waiting[checkpoint.id] = future
-            self._asked.append(checkpoint.id)
+            self._ask(checkpoint.id, capture)
             self._go_on()
         capture = await asyncio.shield(future)
         if capture.state != "ready":

@@ -57,6 +57,24 @@ def test_after_kill_of_everything_the_session_goes_on(
     assert second.run("'a' in dir()").result == "False"
 
 
+def test_variables_that_are_on_the_disk_are_not_written_again(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    """Whoever asks for them while others are being written waits; what is ready stays it."""
+    notebook = start_notebook(**document)
+    notebook.run("x = 1; words = [str(i) for i in range(1_000_000)]")
+    made = notebook.run("%checkpoint --label asked").out
+    notebook.run("%restore asked --vars x")
+    assert durable(notebook, int(made.split()[1].strip("#")))["state"] == "ready"
+    notebook.run("x = 2")
+    last = notebook.run("%checkpoint --label last").out
+    assert durable(notebook, int(last.split()[1].strip("#")))["state"] == "ready"
+    for _ in range(30):
+        record = notebook.command("get", checkpoint="asked")["checkpoint"]
+        assert namespace(record)["state"] == "ready"
+        time.sleep(0.1)
+
+
 def test_resume_leaves_files_alone(
     start_notebook: Callable[..., Any], document: dict[str, Any]
 ) -> None:
