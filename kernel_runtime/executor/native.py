@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _imp
 import ctypes
 import errno
 import os
@@ -130,7 +131,11 @@ class Library:
             **arguments,
         )
         self._report.value = b""
+        # as os.fork() does: PyOS_AfterFork_Child, which is called in a copy, gives it back
+        _imp.acquire_lock()
         result = self._freeze(ctypes.byref(values), self._report, _REPORT_BYTES)
+        if not values.woken_copy:
+            _imp.release_lock()
         notes = parse_notes(self._report.value)
         if result < 0:
             raise CheckpointRefused(_explain(-result, values, notes))

@@ -32,6 +32,8 @@ from tests.dmtcp.conftest import Program, until
 def test_asked_with_and_without_json(coordinator: Coordinator, tmp_path: Path) -> None:
     """Versions before 5 speak plain text only; the same programs can be asked for that."""
     program = Program(coordinator, "threads_and_child.py", tmp_path)
+    # a process that was forked has the name of its parent until it has said its own
+    until(lambda: [c.program.endswith("_(forked)") for c in coordinator.clients()] == [False, True])
     as_json = coordinator.status(), coordinator.clients()
     coordinator.tools = replace(coordinator.tools, abilities=coordinator.tools.abilities - {"json"})
     assert (coordinator.status(), coordinator.clients()) == as_json
