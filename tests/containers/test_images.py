@@ -125,7 +125,10 @@ def test_what_cannot_be_made(session: Path, capsys: pytest.CaptureFixture[str]) 
         (["2", "--image", "no-tag"], "has no tag"),
         (["2", "--image", "a:1", "--base", "no-such-base:1"], "There is no image 'no-such-base:1'"),
         (["2", "--image", "a:1", "--base", __file__], "is no image as `docker save` writes it"),
-        (["2", "--image", "a:1", "-o", "/nonexistent/x.tar"], "There is no directory for /nonexistent"),
+        (
+            ["2", "--image", "a:1", "-o", "/nonexistent/x.tar"],
+            "There is no directory for /nonexistent",
+        ),
         (["2"], "Say where to"),
         (["9", "--image", "a:1"], "There is no checkpoint"),
     ):

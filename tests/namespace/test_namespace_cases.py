@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -218,7 +219,9 @@ e1, e2 = Endless(), EndlessInC()
 import sys; sys.setrecursionlimit(10**6)
 """,
     )
-    assert dumped.lost.keys() == {"head", "e1", "e2"}
+    # since Python 3.14 the stack that C code may use is looked at, not how often it calls itself
+    assert dumped.lost.keys() - {"head"} == {"e1", "e2"}
+    assert "head" in dumped.lost or sys.version_info >= (3, 14)
     assert set(dumped.lost.values()) == {"it is nested too deeply to be kept"}
     came = load(
         tmp_path,
@@ -229,8 +232,10 @@ k, q = 0, nest
 while q: q = q[0]; k += 1
 print(k)
 """,
+        "n, h = 0, globals().get('head')\nwhile h: n += 1; h = h.next\nprint(n)",
     )
-    assert came.printed == ["{'a': 1} True 1000000\n", "500\n"]
+    held = 0 if "head" in dumped.lost else 500_000
+    assert came.printed == ["{'a': 1} True 1000000\n", "500\n", f"{held}\n"]
 
 
 def test_case_16_hashes_that_are_remembered(tmp_path: Path) -> None:

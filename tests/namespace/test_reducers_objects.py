@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,9 @@ expected = random.Random(4)
 made = types.ModuleType("handmade"); made.z = 3; simple_ns = types.SimpleNamespace(a=inner)
 """,
     )
-    assert dumped.lost == {}
+    # since Python 3.14 it does not say where it is
+    hidden = sys.version_info >= (3, 14)
+    assert dumped.lost.keys() == ({"cycle"} if hidden else set())
 
     came = load(
         tmp_path,
@@ -233,7 +236,9 @@ print(asyncio.run(use()))
         "print(w.myself() is w, dead(), dict(values) == {'a': w}, keys[w], "
         "list(members) == [w], method()(), proxy.m(), final.alive)\n"
         "final.detach(); del w; print(len(values), len(keys), len(members))",
-        "print(list(pairs), list(fresh), list(ended), next(count), next(cycle), list(chain), "
+        "print(list(pairs), list(fresh), list(ended), next(count), "
+        + ("'b', " if hidden else "next(cycle), ")
+        + "list(chain), "
         "list(mapped), next(rev), list(items))",
         "inner['b'] = 2; expected.random()\n"
         "print(proxied['b'], list(view), st.size, match.group(), env is os.environ, made.z, "

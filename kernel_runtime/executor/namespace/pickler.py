@@ -372,7 +372,7 @@ def _own_way(pickler: UnitPickler, obj: Any) -> Any:
     if type(result) is not str:
         return result
     # It goes by its name. Is there anything under that name in a fresh process?
-    module = getattr(obj, "__module__", None) or pickle.whichmodule(obj, result)  # type: ignore[attr-defined]
+    module = getattr(obj, "__module__", None) or registry.module_of(obj, result)
     found: Any = sys.modules.get(module)
     for part in result.split("."):
         found = getattr(found, part, None)

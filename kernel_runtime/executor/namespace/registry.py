@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pickle
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -88,6 +89,15 @@ def name_of(kind: type) -> str:
     module = type.__dict__["__module__"].__get__(kind)
     qualname = type.__dict__["__qualname__"].__get__(kind)
     return f"{module}.{qualname}"
+
+
+def module_of(obj: Any, name: str) -> str:
+    """The module that has an object under a name; ``__main__`` if none has."""
+    try:
+        module: str = pickle.whichmodule(obj, name)  # type: ignore[attr-defined]
+    except pickle.PicklingError:  # since Python 3.14: __main__ does not have it either
+        return "__main__"
+    return module
 
 
 def find(kind: type) -> Registered | None:

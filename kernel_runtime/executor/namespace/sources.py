@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import pickle
 import sys
 import types
 from collections.abc import Iterable
@@ -32,7 +31,7 @@ def importable(value: Any, keeper: Any) -> list[str] | None:
     module = getattr(value, "__module__", None)
     if registry.name_of(kind) == "numpy.ufunc":
         name = value.__name__
-        module = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
+        module = registry.module_of(value, name)
     if type(name) is not str or type(module) is not str or module == "__main__":
         return None
     found_there: Any = sys.modules.get(module)
