@@ -10,7 +10,7 @@ from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.engines.workspace.model import Part
 from kernel_runtime.engines.workspace.names import from_printable, printable
 from kernel_runtime.errors import BadRequest, RestoreFailed, RestoreRefused
-from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.report import title
 from kernel_runtime.timeline.text import plural

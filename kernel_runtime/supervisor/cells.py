@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.overlay.plan import HOST_PATHS
-from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.timeline.cells import (
     RESULT_LENGTH,
     Cell,

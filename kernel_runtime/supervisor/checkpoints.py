@@ -15,7 +15,7 @@ from kernel_runtime.errors import CheckpointRefused, RestoreRefused
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.notices import Notices
 from kernel_runtime.supervisor.policy import is_checkpoint_only, may_change
-from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.trees import Dumped
 from kernel_runtime.timeline.model import (
     Capture,

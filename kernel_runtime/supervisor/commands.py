@@ -21,8 +21,8 @@ from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.looking_commands import LookingCommands
 from kernel_runtime.supervisor.outside import Outside
 from kernel_runtime.supervisor.replays import ReplayPlan
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restore_request import RestoreRequest
-from kernel_runtime.supervisor.router import Request
 from kernel_runtime.supervisor.timeline_commands import TimelineCommands
 from kernel_runtime.timeline.names import Spec
 from kernel_runtime.timeline.report import trial_text

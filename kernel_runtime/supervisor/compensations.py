@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.errors import RestoreRefused
-from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.timeline.cells import Cell, Compensation, Placed
 from kernel_runtime.timeline.model import Checkpoint
 

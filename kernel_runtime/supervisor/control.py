@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from kernel_runtime.supervisor.channels import Channels, Message
-from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.session import Session
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.request import Request
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session

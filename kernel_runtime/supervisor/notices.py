@@ -16,7 +16,7 @@ from kernel_runtime.engines.overlay.engine import OverlayEngine
 from kernel_runtime.engines.overlay.stack import Stack
 from kernel_runtime.supervisor.environment import layers_of
 from kernel_runtime.supervisor.executors import Executor
-from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.timeline.caches import is_cache
 from kernel_runtime.timeline.model import Capture, Checkpoint
 from kernel_runtime.timeline.text import one_line

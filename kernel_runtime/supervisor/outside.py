@@ -30,7 +30,7 @@ from kernel_runtime.errors import (
 )
 from kernel_runtime.supervisor import faults
 from kernel_runtime.supervisor.checkpoints import Taken
-from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.timeline.caches import is_cache
 from kernel_runtime.timeline.model import Capture
 from kernel_runtime.timeline.report import apply_text, reset_text

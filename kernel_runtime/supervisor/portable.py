@@ -21,8 +21,8 @@ from kernel_runtime.errors import (
     UnknownCheckpoint,
 )
 from kernel_runtime.supervisor.durable import KIND, lost_lines
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restore_request import RestoreRequest
-from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.report import title
 from kernel_runtime.timeline.text import plural

@@ -19,7 +19,7 @@ from kernel_runtime.errors import RestoreFailed, RestoreRefused, SandboxError, T
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.planning import Plan
-from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.timeline.model import Checkpoint
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.errors import BadRequest, RestoreRefused
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restore_request import RestoreRequest
-from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.cells import Placed, difference, effect_record, runnable
 from kernel_runtime.timeline.cells_report import replay_step_text, replay_text
 from kernel_runtime.timeline.model import Checkpoint, first_line

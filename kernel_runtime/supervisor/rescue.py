@@ -28,6 +28,7 @@ from kernel_runtime.errors import (
 from kernel_runtime.supervisor.commands import Commands
 from kernel_runtime.supervisor.events import VERSION
 from kernel_runtime.supervisor.last_words import StartFailure
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.rescue_restores import (
     RefusedCommands,
     RescueCommands,
@@ -35,7 +36,6 @@ from kernel_runtime.supervisor.rescue_restores import (
 )
 from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.supervisor.restores import Restorer
-from kernel_runtime.supervisor.router import Request
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.text import one_line
 

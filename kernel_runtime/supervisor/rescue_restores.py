@@ -18,8 +18,8 @@ from kernel_runtime.errors import (
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.commands import Commands
 from kernel_runtime.supervisor.planning import Plan
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restores import Restorer
-from kernel_runtime.supervisor.router import Request
 from kernel_runtime.supervisor.telling import add
 from kernel_runtime.timeline.model import Capture, Checkpoint
 from kernel_runtime.timeline.report import environment_lines, title

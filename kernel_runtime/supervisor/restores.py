@@ -24,9 +24,9 @@ from kernel_runtime.store.digests import BlobError
 from kernel_runtime.supervisor import faults
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.planning import TELL_S, Plan, partial_way
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.supervisor.reviving import Reviver
-from kernel_runtime.supervisor.router import Request
 from kernel_runtime.supervisor.telling import Teller, add
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 from kernel_runtime.timeline.report import restore_text

@@ -50,9 +50,10 @@ from kernel_runtime.supervisor.persistence import Persistence
 from kernel_runtime.supervisor.portable import Portable
 from kernel_runtime.supervisor.recovery import Recovery
 from kernel_runtime.supervisor.replays import Replayer
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.rescue import Rescue
 from kernel_runtime.supervisor.restores import Restorer
-from kernel_runtime.supervisor.router import Request, Router
+from kernel_runtime.supervisor.router import Router
 from kernel_runtime.supervisor.sandbox_set_up import SandboxSetUp
 from kernel_runtime.supervisor.showing import Showing
 from kernel_runtime.supervisor.trees import Trees

@@ -11,7 +11,7 @@ from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.supervisor import shared_memory
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.planning import TELL_S, Plan
-from kernel_runtime.supervisor.router import Request
+from kernel_runtime.supervisor.request import Request
 from kernel_runtime.timeline.cells import effect_record
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.report import environment_lines
