@@ -46,11 +46,14 @@ _PAST_IDS: Final = 64
 _GHOSTS: Final = str(1 << 30)
 """Bytes of one deleted file that is open, at most."""
 _COVERED: Final = re.compile(r"overmounted mounts|lookup mount")
-"""What CRIU says of a file that was opened in a mount over which there is another one now."""
+"""What CRIU says of a file that was opened in a mount that it cannot see: another one covers it, or
+it is within the overlay that is below the layers where those lie below the host's directory."""
 _RESTART: Final = (
-    "a file of it was opened before the environment was mounted anew, which CRIU cannot follow. "
-    "Restart the kernel, %restore this checkpoint and start them again (children was set while the "
-    "kernel ran, or a checkpoint without them was restored)"
+    "CRIU cannot follow a file that was opened before the environment was mounted anew, nor one "
+    "below the same top-level directory as the store. If children was set while the kernel ran, or "
+    "a checkpoint without them was restored: restart the kernel, %restore this checkpoint and "
+    "start them again. If Python and the store are both below /home, say: give the store another "
+    "place (JUPYTER_TIMETRAVEL_STORE)"
 )
 
 Probe = Callable[[], Awaitable[Program]]

@@ -56,6 +56,11 @@ class ExecutorShell(ZMQInteractiveShell):
         self.history_manager = HistoryManager(shell=self, parent=self, link=self.kernel.link)
         self.configurables.append(self.history_manager)  # type: ignore[arg-type]
 
+    async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the user's own code: only now can an interrupt be raised and not be lost."""
+        self.kernel.code_begins()
+        return await super().run_ast_nodes(*args, **kwargs)
+
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Show an error; an impatient second interrupt does not cut it short."""
         if isinstance(sys.exc_info()[1], LeaveCell):
@@ -125,6 +130,7 @@ class ExecutorKernel(IPythonKernel):
         self._dispatch = _async_in_context(partial(self.shell_main, None), self.cells_context)
         self._tasks: set[asyncio.Task[None]] = set()
         self._interrupted_early = False
+        self._in_execute = False
 
     @property
     def kernel_info(self) -> dict[str, Any]:
@@ -185,17 +191,28 @@ class ExecutorKernel(IPythonKernel):
     def set_parent(self, ident: Any, parent: Any, channel: str = "shell") -> None:
         """Before a cell is said to be busy, be ready for its interrupt."""
         if channel == "shell" and _is_cell(parent):
-            self._interrupted_early = False
+            self._interrupted_early = self._in_execute = False
             signal.signal(signal.SIGINT, self._interrupt_early)
         super().set_parent(ident, parent, channel)  # type: ignore[no-untyped-call]
 
     def _interrupt_early(self, signum: int, frame: FrameType | None) -> None:
-        """Raised before the cell's own code, an interrupt would cost the reply."""
+        """Note an interrupt before the cell's own code: raised there, it would cost the reply, or
+        be swallowed by one of IPython's event callbacks. The second one is raised: one may hang."""
+        if self._interrupted_early and self._in_execute:
+            raise KeyboardInterrupt
         self._interrupted_early = True
+
+    def code_begins(self) -> None:
+        """The user's code comes next. Raises KeyboardInterrupt if that has been interrupted."""
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGINT) == self._interrupt_early:
+            signal.signal(signal.SIGINT, _interrupt)
+            if self._interrupted_early:
+                raise KeyboardInterrupt
 
     def pre_handler_hook(self) -> None:
         """Let an interrupt reach the handler that runs, as in ipykernel; a cell sees to its own."""
-        super().pre_handler_hook()  # type: ignore[no-untyped-call]
+        # not ipykernel's own: for a moment it lets an interrupt end the loop
         cell = _is_cell(self.get_parent("shell"))  # type: ignore[no-untyped-call]
         signal.signal(signal.SIGINT, self._interrupt_early if cell else _interrupt)
 
@@ -221,10 +238,8 @@ class ExecutorKernel(IPythonKernel):
 
     async def _execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run a cell. An interrupt after its end is ignored: it must not cost the reply."""
+        self._in_execute = True
         try:
-            signal.signal(signal.SIGINT, _interrupt)
-            if self._interrupted_early:
-                raise KeyboardInterrupt
             reply: dict[str, Any] = await super().do_execute(  # type: ignore[no-untyped-call]
                 code, silent, *args, **kwargs
             )
@@ -268,6 +283,8 @@ class ExecutorKernel(IPythonKernel):
                 loop.call_soon_threadsafe(lambda: None)
 
             signal.signal(signal.SIGINT, cancel_and_wake)
+            if self._interrupted_early:
+                future.cancel()
             yield
 
     def _input_request(

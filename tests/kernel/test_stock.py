@@ -192,6 +192,24 @@ def test_an_interrupt_before_the_code_runs_is_not_lost(notebook, heard, code):
     assert notebook.run("print('alive')").out == "alive"
 
 
+def test_a_callback_of_ipython_that_hangs_can_be_interrupted(notebook):
+    """It is IPython that says so and goes on with the cell, as in a stock kernel."""
+    notebook.run(
+        "import time\n"
+        "def hang(info):\n"
+        "    if 'now' in info.raw_cell: print('in', flush=True); time.sleep(60)\n"
+        "get_ipython().events.register('pre_run_cell', hang)"
+    )
+    msg_id = notebook.send("'now'")
+    notebook.until_printed(msg_id, "in")
+    notebook.interrupt()
+    notebook.interrupt()
+    cell = notebook.wait(msg_id)
+    assert cell.status == "error" and "KeyboardInterrupt" in str(cell.messages)
+    notebook.run("get_ipython().events.unregister('pre_run_cell', hang)")
+    assert notebook.run("print('alive')").out == "alive"
+
+
 def test_interrupt_by_signal_and_while_idle(notebook):
     notebook.run("x = 1")
     notebook.interrupt()
