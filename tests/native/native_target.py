@@ -6,6 +6,7 @@ statements and freeze itself; a woken copy of it goes on in the same loop with a
 
 from __future__ import annotations
 
+import _imp
 import ctypes
 import json
 import os
@@ -136,7 +137,11 @@ class Target:
         f.in_copy = ctypes.cast(after_fork, ctypes.c_void_p).value or 0
         for name, value in options.items():
             setattr(f, name, value)
-        return int(self.library.tt_freeze(f, self.report, len(self.report)))
+        _imp.acquire_lock()  # given back by PyOS_AfterFork_Child in a copy
+        result = int(self.library.tt_freeze(f, self.report, len(self.report)))
+        if not f.woken_copy:
+            _imp.release_lock()
+        return result
 
     def describe(self, result: int) -> dict[str, Any]:
         """What the test is told after a freeze, or first by a woken process."""

@@ -24,6 +24,10 @@ int tt_object_copy_mapped(struct tt_state *s, struct tt_object *o, const struct 
   (void)s, (void)o, (void)m;
   return 0;
 }
+int tt_object_renamed(struct tt_state *s, struct tt_text *path, uint64_t ino) {
+  (void)s, (void)path, (void)ino;
+  return 0;
+}
 #include "maps.c"
 
 #include <stdio.h>
