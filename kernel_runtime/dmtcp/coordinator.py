@@ -47,6 +47,8 @@ _CLIENT: Final = re.compile(
 )
 _NOT_FOUND: Final = ("DMT_COORD_NOT_FOUND", "Coordinator not found", "Did DMTCP coordinator die")
 _NOT_RUNNING: Final = ("DMT_COORD_NOT_RUNNING", "computation not in running state")
+_NOT_NOW: Final = "no program runs under the coordinator, or a checkpoint is under way"
+_SETTLED_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -288,12 +290,13 @@ class Coordinator:
         """Make a checkpoint; return its images, one for each process, when they are complete.
 
         The programs go on when this returns. An older image of the same process in the same
-        directory is replaced (by rename). timeout in seconds. Raises CommandFailed,
-        CheckpointIncomplete: the programs run on; CoordinatorGone: they ended with it;
-        CommandTimeout.
+        directory is replaced (by rename). timeout in seconds. Processes that were restarted or
+        forked a moment ago, and another checkpoint that is under way, are waited for, 60 seconds at
+        most. Raises CommandFailed, CheckpointIncomplete: the programs run on; CoordinatorGone: they
+        ended with it; CommandTimeout.
         """
         before = {path: _version_of(path) for path in images_in(self.images)}
-        said = self._command("--bcheckpoint", timeout=timeout)
+        said = self._when_running("--bcheckpoint", timeout=timeout)
         # only what is new: an image of a process that has ended since must not be taken along
         made = [p for p in images_in(self.images) if before.get(p) != _version_of(p)]
         expected = json.loads(said)["num_peers"] if self.tools.can("json") else len(made)
@@ -316,6 +319,16 @@ class Coordinator:
         while self.status(max(_LOOK_S, end - time.monotonic())).peers:
             if time.monotonic() > end:
                 raise CommandTimeout("the end of its programs", timeout)
+            time.sleep(_LOOK_S)
+
+    def _when_running(self, command: str, timeout: float) -> str:
+        end = time.monotonic() + min(timeout, _SETTLED_S)
+        while True:
+            try:
+                return self._command(command, timeout=timeout)
+            except CommandFailed as error:
+                if error.said != _NOT_NOW or time.monotonic() > end or not self.status().peers:
+                    raise
             time.sleep(_LOOK_S)
 
     def _command(self, *arguments: str, timeout: float) -> str:
@@ -342,7 +355,7 @@ class Coordinator:
         if any(word in said for word in _NOT_FOUND) or not self._outlived():
             raise CoordinatorGone(self.port)
         if any(word in said for word in _NOT_RUNNING):
-            said = "no program runs under the coordinator, or a checkpoint is under way"
+            said = _NOT_NOW
         raise CommandFailed(arguments[0].lstrip("-"), said)
 
     def _outlived(self) -> bool:
