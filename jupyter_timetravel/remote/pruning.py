@@ -117,7 +117,8 @@ def _unneeded(bucket: Bucket, seals: Collection[Seal], before: datetime) -> tupl
         for one in bucket.list(layout.OBJECTS)
         if one.name not in needed and layout.is_object(one.name)
     ]
-    old = [one for one in spare if one.modified < before]
+    # a remote may tell whole seconds; who pushes at this moment looks afterwards (`taken`)
+    old = [one for one in spare if one.modified <= before]
     return old, len(spare) - len(old)
 
 
