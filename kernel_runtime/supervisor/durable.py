@@ -45,6 +45,12 @@ _EMPTY: Final = ("start", "restart")
 KIND: Final = "namespace"
 
 
+def is_written(checkpoint: Checkpoint) -> bool:
+    """Whether its variables are on the disk."""
+    capture = checkpoint.capture(KIND)
+    return capture is not None and capture.state == "ready"
+
+
 class Durability:
     """Makes and loads the namespace captures of one session."""
 
@@ -63,8 +69,8 @@ class Durability:
         self.scratch = Scratch(session)
         self.copies: set[int] = set()
         """Pids, inside, of processes that are being written or tried, which a restore leaves."""
-        self.starting = asyncio.Lock()
         self._at_work: str | None = None
+        self.starting = asyncio.Lock()
         """Held while one of them starts, so that its pid is known before a restore kills others."""
 
     @property
@@ -100,10 +106,6 @@ class Durability:
         """Have one written; what is being written now is not begun again: ready stays ready."""
         if id not in self._asked and (capture is None or capture.state != "pending"):
             self._asked.append(id)
-
-    def _is_written(self, id: str) -> bool:
-        capture = self._session.timeline[id].capture(KIND)
-        return capture is not None and capture.state == "ready"
 
     def _can_read(self, id: str) -> bool:
         frozen = self._session.frozen.get(id)
@@ -152,7 +154,7 @@ class Durability:
             if due <= 0 and (config.durability == "every" or await self._is_quiet()):
                 id, self._newest = self._newest, None
                 # under DMTCP the next checkpoint may have begun; or somebody has asked for it since
-                if self._can_read(id) and not self._is_written(id):
+                if self._can_read(id) and not is_written(self._session.timeline[id]):
                     return id
                 continue
             with contextlib.suppress(asyncio.TimeoutError):

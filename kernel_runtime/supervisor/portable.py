@@ -20,7 +20,7 @@ from kernel_runtime.errors import (
     RestoreRefused,
     UnknownCheckpoint,
 )
-from kernel_runtime.supervisor.durable import KIND, lost_lines
+from kernel_runtime.supervisor.durable import KIND, is_written, lost_lines
 from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline.model import Checkpoint
@@ -174,7 +174,7 @@ class Portable:
         while True:
             await asyncio.sleep(_LOOK_S)
             hours = session.config.verify_every
-            newest = next((c for c in reversed(list(session.timeline)) if _is_ready(c)), None)
+            newest = next((c for c in reversed(list(session.timeline)) if is_written(c)), None)
             if not hours or newest is None or not session.router.idle:
                 continue
             since = _verified_at(newest)
@@ -211,11 +211,6 @@ class Portable:
             elif differs_elsewhere(recorded, loaded.summaries[name]):
                 problems.append(f"{name}: it has another value than the session had")
         return problems
-
-
-def _is_ready(checkpoint: Checkpoint) -> bool:
-    capture = checkpoint.capture(KIND)
-    return capture is not None and capture.state == "ready"
 
 
 def _verified_at(checkpoint: Checkpoint) -> datetime | None:
