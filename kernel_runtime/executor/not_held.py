@@ -144,8 +144,6 @@ def _settings(libc: ctypes.CDLL) -> Settings:
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(reaper), 0, 0, 0)
     with open("/proc/self/status") as status:
         locked = next((line for line in status if line.startswith("VmLck:")), "")
-    with open("/proc/self/timers", "rb") as file:
-        timers = file.read().count(b"ID:")
     interval = [signal.getitimer(which) != (0.0, 0.0) for which in _INTERVAL_TIMERS]
     return {
         "nice value": (os.getpriority(os.PRIO_PROCESS, 0), _LOST),
@@ -155,7 +153,6 @@ def _settings(libc: ctypes.CDLL) -> Settings:
         "handler of SIGUSR2": (str(signal.getsignal(signal.SIGUSR2)), _LOST),
         "memory that mlock(2) locked": (locked, _LOST),
         "interval timer": (interval, _LOST),
-        "timers of timer_create(2)": (timers, _LOST),
         "RLIMIT_NOFILE": (resource.getrlimit(resource.RLIMIT_NOFILE)[1], _FATAL),
     }
 
