@@ -171,11 +171,14 @@ class Daemon:
         security = ["no-new-privileges"]
         if options.isolation == "namespaces":
             # Docker's interface takes a profile, Podman's the name of a file
-            security.append(f"seccomp={PROFILE if self.is_podman else _profile()}")
+            if not options.seccomp:
+                security.append(f"seccomp={PROFILE if self.is_podman else _profile()}")
             if self.is_podman:
                 security.append("unmask=ALL")
             if any("apparmor" in one for one in self._api.info().get("SecurityOptions") or ()):
                 security.append("apparmor=unconfined")  # Docker's own profile forbids mounts
+        if options.seccomp:
+            security.append(f"seccomp={options.seccomp}")
         settings: dict[str, Any] = {
             "binds": list(binds),
             "security_opt": security,
@@ -184,6 +187,8 @@ class Daemon:
         }
         if not is_root:
             settings["cap_drop"] = ["ALL"]
+        if options.capabilities:
+            settings["cap_add"] = list(options.capabilities)
         if options.memory:
             settings["mem_limit"] = settings["memswap_limit"] = options.memory
         if options.cpus:

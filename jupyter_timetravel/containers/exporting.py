@@ -33,7 +33,7 @@ from kernel_runtime.store.errors import StoreError
 from kernel_runtime.timeline import Checkpoint
 
 BASE_FILE: Final = "image.json"
-"""Beside the store of containers: name and id of the image that they were made of."""
+"""Two levels above the store of containers: name and id of the image that they were made of."""
 OURS: Final = "/var/lib/timetravel"
 """What the provisioner mounts: not part of the environment."""
 _KINDS: Final[dict[str, Kind]] = {"f": "file", "d": "directory", "l": "symlink", "p": "fifo"}
@@ -141,7 +141,7 @@ def _stored(blobs: BlobStore, name: str, entry: Entry) -> LayerEntry:
 def default_base(store: Path) -> str | None:
     """The image whose containers keep their sessions in a store, if it is such a store."""
     with suppress(OSError, ValueError, KeyError):
-        return str(json.loads((store.parent / BASE_FILE).read_text("utf-8"))["id"])
+        return str(json.loads((store.parent.parent / BASE_FILE).read_text("utf-8"))["id"])
     return None
 
 

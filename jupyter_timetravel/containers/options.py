@@ -39,6 +39,11 @@ class ContainerOptions:
     and the image's Python packages and the home directory are captured as the workspace is."""
     user: str = ""
     """uid:gid inside; by default whoever runs the server, so that new files belong to him."""
+    capabilities: tuple[str, ...] = ()
+    """Linux capabilities, as SYS_ADMIN, beside those that `isolation` gives, in a container of
+    root's. An ordinary user's processes have none of them."""
+    seccomp: str = ""
+    """unconfined: no filter of system calls, which CRIU needs; by default what `isolation` says."""
     mounts: tuple[str, ...] = ()
     """Further directories, each as source:target or source:target:ro."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +79,12 @@ def parse(config: Mapping[str, Any]) -> tuple[ContainerOptions, dict[str, Any]]:
         raise ContainerError(
             f"isolation is {mine['isolation']!r}; there are: {', '.join(ISOLATIONS)}. {_HINT}"
         )
+    if mine.get("seccomp", "") not in ("", "unconfined"):
+        raise ContainerError(
+            f"seccomp is {mine['seccomp']!r}; there is: unconfined. Without it, the "
+            f"filter is what isolation says. {_HINT}"
+        )
+    mine["capabilities"] = _capabilities(mine.get("capabilities", ()))
     mine["mounts"] = tuple(_mount(text) for text in mine.get("mounts", ()))
     user = str(mine.get("user") or f"{os.getuid()}:{os.getgid()}")
     if not re.fullmatch(r"\d+:\d+", user):
@@ -104,6 +115,17 @@ def _number(name: str, value: Any) -> float:
     if not 0 < number < 1e6 or isinstance(value, bool):
         raise ContainerError(f"{name} is {value!r}; give a number above 0. {_HINT}")
     return number
+
+
+def _capabilities(names: object) -> tuple[str, ...]:
+    """Without the prefix CAP_, as Docker's interface takes them and Podman's too."""
+    if not isinstance(names, (list, tuple)) or not all(
+        re.fullmatch(r"[A-Za-z_]+", str(name)) for name in names
+    ):
+        raise ContainerError(
+            f'capabilities is {names!r}; give a list such as ["SYS_ADMIN"]. {_HINT}'
+        )
+    return tuple(str(name).upper().removeprefix("CAP_") for name in names)
 
 
 def _mount(text: object) -> str:

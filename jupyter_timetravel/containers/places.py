@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from hashlib import blake2b
 from pathlib import Path
+from typing import Final
 
 from jupyter_core.paths import jupyter_data_dir
+
+KEPT: Final = "kept"
+"""What the supervisor inside has for itself; engines put directories beside the store."""
+STORE: Final = f"{KEPT}/store"
 
 
 def state_directory(image: str) -> Path:
@@ -23,4 +28,4 @@ def state_directory(image: str) -> Path:
 
 def store_of(image: str) -> str:
     """The path of the store in there."""
-    return str(state_directory(image) / "store")
+    return str(state_directory(image) / STORE)

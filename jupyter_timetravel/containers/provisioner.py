@@ -32,7 +32,7 @@ from jupyter_timetravel.containers.daemon import Daemon, Found
 from jupyter_timetravel.containers.errors import ContainerError
 from jupyter_timetravel.containers.exporting import BASE_FILE
 from jupyter_timetravel.containers.options import parse
-from jupyter_timetravel.containers.places import state_directory
+from jupyter_timetravel.containers.places import KEPT, STORE, state_directory
 from jupyter_timetravel.provisioner import UnsupportedKernel, settings_arguments
 from kernel_runtime.store.paths import key_directory, private_directory
 from kernel_runtime.supervisor.document import VARIABLE as NOTEBOOK_VARIABLE
@@ -185,7 +185,7 @@ class DockerProvisioner(LocalProvisioner):
         binds = [
             f"{self._directory}:{self._directory}",
             f"{self._runtime}:{self._runtime}",
-            f"{state / 'store'}:{INSIDE}/store",
+            f"{state / KEPT}:{INSIDE}/{KEPT}",
             f"{home}:{INSIDE}/home",
             f"{keys}:{INSIDE}/keys",
             *self._options.mounts,
@@ -195,7 +195,7 @@ class DockerProvisioner(LocalProvisioner):
             "JUPYTER_RUNTIME_DIR": str(self._runtime),  # which is hidden from cells
             **self.kernel_spec.env,
             **self._options.environment,
-            "JUPYTER_TIMETRAVEL_STORE": f"{INSIDE}/store",
+            "JUPYTER_TIMETRAVEL_STORE": f"{INSIDE}/{STORE}",
             "JUPYTER_TIMETRAVEL_KEYS": f"{INSIDE}/keys",
         }
         if self._notebook:
@@ -224,19 +224,19 @@ class DockerProvisioner(LocalProvisioner):
         return id
 
     def _make_state(self, inner: Path) -> tuple[Path, Path, Path]:
-        """The directory that has the store, and those of the home and the keys."""
+        """The directory of the image's sessions, and those of the home and the keys."""
         assert self._runtime is not None
         uid, gid = map(int, self._options.user.split(":"))
         state = state_directory(self._options.image)
         if uid == os.getuid():
             home = self._home(state)
-            for path in (state / "store", home, key_directory()):
+            for path in (state / KEPT, home, key_directory()):
                 private_directory(path)
             return state, home, key_directory()
         # root starts it for somebody else, with keys of his own
         state = state.with_name(f"{state.name}-{uid}")
         home = self._home(state)
-        for path in (state / "store", home, state / "keys"):
+        for path in (state / KEPT, home, state / "keys"):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.chown(path, uid, gid)
         os.chown(inner, uid, gid)

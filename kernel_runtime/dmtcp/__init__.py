@@ -24,6 +24,7 @@ from kernel_runtime.dmtcp.errors import (
 from kernel_runtime.dmtcp.images import ImageInfo, files_of, images_in, inspect
 from kernel_runtime.dmtcp.programs import (
     clean_environment,
+    copy_restart,
     launch,
     launch_command,
     restart,
@@ -47,6 +48,7 @@ __all__ = [
     "Status",
     "Tools",
     "clean_environment",
+    "copy_restart",
     "files_of",
     "find",
     "images_in",

@@ -16,10 +16,15 @@ from typing import Any, Final
 
 from kernel_runtime.dmtcp.coordinator import HOST, Coordinator
 from kernel_runtime.dmtcp.images import inspect
+from kernel_runtime.dmtcp.tools import Tools
 
 SIGNAL: Final = 62
 """By which DMTCP stops threads. Its own default is SIGUSR2, which programs use themselves; the
 last real-time signals are used by hardly any."""
+
+_LOADER: Final = "mtcp_restart"
+_PLACES: Final = ("bin", "lib64/dmtcp", "lib/dmtcp")
+"""Where dmtcp_restart looks for it, below the directory that has its own (util_exec.cpp)."""
 
 
 def launch_command(
@@ -45,8 +50,12 @@ def launch_command(
     return [*argv, *program]
 
 
-def restart_command(coordinator: Coordinator, images: Sequence[Path]) -> list[str]:
+def restart_command(
+    coordinator: Coordinator, images: Sequence[Path], restart: Path | None = None
+) -> list[str]:
     """What restarts the processes of one checkpoint: all of its images, no others.
+
+    restart: a copy of dmtcp_restart that is to be used (`copy_restart`).
 
     The command either becomes the first of them, or waits for it, or ends at once and leaves them
     to whoever inherits orphans: that depends on who led which session. Their standard streams are
@@ -54,8 +63,26 @@ def restart_command(coordinator: Coordinator, images: Sequence[Path]) -> list[st
     """
     for image in images:
         inspect(image)
-    argv = [*_in_order(), str(coordinator.tools.restart), *_common(coordinator)]
+    argv = [*_in_order(), str(restart or coordinator.tools.restart), *_common(coordinator)]
     return [*argv, *map(str, images)]
+
+
+def copy_restart(tools: Tools, directory: Path) -> Path:
+    """Copy what a restart runs, some 9 MB, into a directory; return the path of dmtcp_restart.
+
+    DMTCP's loader looks in /proc/self/maps for the mappings of its own file, by the name that
+    /proc/self/exe has. Where one overlay lies on another (a sandbox in a container) the kernel
+    names the mappings of a file of the lower one from the root of that layer, and the loader finds
+    nothing. A directory that is on no overlay is right. Raises OSError.
+    """
+    top = tools.restart.resolve().parent.parent
+    found = [path for path in (top / place / _LOADER for place in _PLACES) if path.exists()]
+    for program in (tools.restart, *found[:1]):
+        target = directory / "bin" / program.name
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)  # a cell may have put anything there
+        shutil.copy(program, target)
+    return directory / "bin" / tools.restart.name
 
 
 def _in_order() -> list[str]:

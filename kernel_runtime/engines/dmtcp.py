@@ -30,6 +30,7 @@ from kernel_runtime.dmtcp import (
     DmtcpError,
     Tools,
     clean_environment,
+    copy_restart,
     files_of,
     find,
     launch_command,
@@ -39,6 +40,7 @@ from kernel_runtime.dmtcp.errors import CommandTimeout, CoordinatorGone
 from kernel_runtime.dmtcp.images import total_bytes
 from kernel_runtime.engines.base import Frozen, Woken
 from kernel_runtime.engines.stand_in import StandIn
+from kernel_runtime.engines.workspace.linux import filesystem_type
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.dmtcp_images import DmtcpImageStore, HandedOut
@@ -56,6 +58,7 @@ _READ_S: Final = 30.0
 """Seconds that a checkpoint waits for the variables of the one before it to be read."""
 _READ_LOOK_S: Final = 0.02
 _CREDENTIALS: Final = struct.Struct("3i")
+_OVERLAY: Final = 0x794C7630  # f_type of overlayfs, statfs(2)
 
 
 class ParkingExecutor(Protocol):
@@ -275,7 +278,8 @@ class DmtcpEngine:
     async def _restart(self, handed: HandedOut, fds: Sequence[int]) -> int:
         """Start the processes and hand the link over; return the executor's pid as seen inside."""
         assert self._sandbox is not None
-        argv = restart_command(self.coordinator, handed.files)
+        restart = await asyncio.to_thread(self._restarter)
+        argv = restart_command(self.coordinator, handed.files, restart)
         with _listening(self._shared) as listener, open(os.devnull) as null:
             # children keep the streams that they had, and these are the command's after a restart
             streams = {0: null.fileno(), 1: fds[1], 2: fds[2]}
@@ -289,6 +293,13 @@ class DmtcpEngine:
                 pid = pid_inside(_CREDENTIALS.unpack(credentials)[0])
                 socket.send_fds(connection, [b"wake"], list(fds))
         return pid
+
+    def _restarter(self) -> Path | None:
+        """A copy of dmtcp_restart, where the sandbox's overlay would lie on another one."""
+        with open(self.tools.restart, "rb") as file:
+            if filesystem_type(file.fileno()) != _OVERLAY:
+                return None
+        return copy_restart(self.tools, self._shared / "programs")
 
     async def _accepted(self, listener: socket.socket, starter: int) -> socket.socket:
         """The connection of the process that came back. Raises RestoreFailed if none comes."""
@@ -411,7 +422,7 @@ def _check(handed: HandedOut, tools: Tools) -> None:
 
 def _clear(shared: Path) -> None:
     """Remove what an earlier kernel has left; images in the store are not here."""
-    for name in ("images", "restart", "tmp"):
+    for name in ("images", "restart", "programs", "tmp"):
         shutil.rmtree(shared / name, ignore_errors=True)
     for name in (WAKE, "port", "coordinator.log"):
         with contextlib.suppress(OSError):

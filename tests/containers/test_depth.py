@@ -81,7 +81,7 @@ def test_more_checkpoints_than_layers(start: START, place: Path, docker: Any) ->
     for number in range(2, COUNT + 1):
         captures = {c["engine"]: c["state"] for c in listed[number]["captures"]}
         assert captures["overlay"] == captures["workspace"] == "ready", (number, captures)
-    [store] = (place / "data" / "timetravel-containers").glob("*/store")
+    [store] = (place / "data" / "timetravel-containers").glob("*/kept/store")
     disk = taken(store)
 
     began = time.perf_counter()

@@ -69,6 +69,8 @@ def test_a_socket_that_is_not_ours(start: START, place: Path) -> None:
         ({"image": "i", "isolation": "none"}, "isolation"),
         ({"image": "i", "user": "me"}, "user"),
         ({"image": "i", "mounts": ["/a"]}, "mount"),
+        ({"image": "i", "capabilities": "SYS_ADMIN"}, "capabilities"),
+        ({"image": "i", "seccomp": "off"}, "seccomp"),
         ({"image": "i", "mounts": ["/nonexistent-x:/a"]}, "does not exist"),
         ({"image": "i", "environment": ["A=1"]}, "environment"),
     ],

@@ -40,7 +40,7 @@ def session(start: START, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     notebook.head()
     notebook.manager.shutdown_kernel()
-    [store] = (place / "data" / "timetravel-containers").glob("*/store")
+    [store] = (place / "data" / "timetravel-containers").glob("*/kept/store")
     monkeypatch.setenv("JUPYTER_TIMETRAVEL_STORE", str(store))
     return document
 
