@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from jupyter_timetravel.containers.errors import ContainerError
 from jupyter_timetravel.containers.options import ContainerOptions
+from jupyter_timetravel.containers.servers import this_server
 
 LABEL: Final = "jupyter-timetravel"
 """Every container of ours bears it, with the uid of whoever runs the server as its value."""
@@ -114,13 +115,22 @@ class Daemon:
             [python, "-c", _LOOK],
             entrypoint="",
             user=user,
-            labels={LABEL: str(os.getuid()), f"{LABEL}.kind": "probe"},
+            # named as this server's: one that starts meanwhile clears away what is nobody's
+            labels={
+                LABEL: str(os.getuid()),
+                f"{LABEL}.kind": "probe",
+                f"{LABEL}.server": this_server(),
+            },
             host_config=self._api.create_host_config(network_mode="none", cap_drop=["ALL"]),
         )["Id"]
         try:
             self._start(asked, python)
             status = self._api.wait(asked, timeout=_PATIENCE_S)["StatusCode"]
             text = str(self._api.logs(asked).decode(errors="replace")).strip()
+        except self._errors.APIError as error:
+            raise ContainerError(
+                f"The image could not be looked at: {_said(error)}. Nothing was started; try again."
+            ) from error
         finally:
             self.remove(asked)
         version, directories = None, []

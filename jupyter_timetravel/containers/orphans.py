@@ -10,29 +10,14 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from jupyter_timetravel.containers.daemon import Daemon, Found
-from kernel_runtime.linux import boot_id
+from jupyter_timetravel.containers.servers import is_alive, this_server
 
 SEEN: Final = "seen"
 """A file in the runtime directory whose time says when a server last looked after the container."""
-
-
-@lru_cache(maxsize=1)
-def this_server() -> str:
-    """Names this process, also after its pid was given to another: pid, start, boot."""
-    return _identity(os.getpid())
-
-
-def is_alive(server: str) -> bool:
-    """Whether a process so named still runs."""
-    try:
-        return _identity(int(server.split(":")[0])) == server
-    except (OSError, ValueError):
-        return False
 
 
 def look_after(runtime: Path) -> None:
@@ -97,10 +82,3 @@ def _age_hours(runtime: Path) -> float:
         return (time.time() - os.stat(runtime / SEEN).st_mtime) / 3600
     except OSError:
         return float("inf")
-
-
-def _identity(pid: int) -> str:
-    """Raises OSError if there is no such process."""
-    # its name may hold anything; what follows the last bracket are numbers (proc(5))
-    fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    return f"{pid}:{fields[19]}:{boot_id()}"

@@ -33,6 +33,7 @@ from jupyter_timetravel.containers.errors import ContainerError
 from jupyter_timetravel.containers.exporting import BASE_FILE
 from jupyter_timetravel.containers.options import parse
 from jupyter_timetravel.containers.places import KEPT, STORE, state_directory
+from jupyter_timetravel.containers.servers import this_server
 from jupyter_timetravel.provisioner import UnsupportedKernel, settings_arguments
 from kernel_runtime.store.paths import key_directory, private_directory
 from kernel_runtime.supervisor.document import VARIABLE as NOTEBOOK_VARIABLE
@@ -203,7 +204,7 @@ class DockerProvisioner(LocalProvisioner):
         labels = {
             **self._identity(),
             "runtime": str(self._runtime),
-            "server": orphans.this_server(),
+            "server": this_server(),
             "kernel": self.kernel_id,
         }
         command = [self._options.python, "-m", "kernel_runtime", "-f", str(inner)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -185,3 +187,26 @@ def test_root_starts_it_for_somebody_else(start: START, place: Path) -> None:
     notebook.cells("open('f', 'w').write('1')", "open('f', 'w').write('2')", "%restore 1")
     found = (place / "work" / "f").stat()
     assert (found.st_uid, (place / "work" / "f").read_text()) == (1234, "1")
+
+
+def test_kernels_that_start_at_once(
+    place: Path, image: str, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one clears away is not what the other looks at the image with."""
+    monkeypatch.setattr("jupyter_timetravel.containers.daemon._looked", {})
+    ended = threading.Event()
+
+    def clear() -> None:
+        with contextlib.closing(Daemon()) as other:
+            while not ended.is_set():
+                orphans.sweep(other, place / "r", hours=1)
+
+    other = threading.Thread(target=clear)
+    other.start()
+    try:
+        for number in range(3):
+            user = f"{os.getuid()}:{os.getgid() + number}"  # or it would be known
+            assert daemon.packages(image, "python", user).version
+    finally:
+        ended.set()
+        other.join()
