@@ -37,11 +37,16 @@ IMPORT = (
     "subprocess.run([sys.executable, '-c', 'import pandas, sklearn'], check=True); "
     "print(time.perf_counter() - t)"
 )
+# Into a directory of its own each time, as an install is: --target would unpack in /tmp and move,
+# a copy where the target is another filesystem; and for some seconds ext4 does not give out again
+# the inodes of files that were deleted, so that what is installed next searches for others.
 INSTALL = (
-    "import subprocess, sys, time, shutil; t = time.perf_counter(); "
+    "import subprocess, sys, tempfile, time; where = tempfile.mkdtemp(dir={where!r}); "
+    "t = time.perf_counter(); "
     "subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', '--no-index', '--no-deps', "
-    "'--disable-pip-version-check', '--target', {where!r} + '/sp', {wheel!r}], check=True); "
-    "t = time.perf_counter() - t; shutil.rmtree({where!r} + '/sp'); print(t)"
+    "'--disable-pip-version-check', '--ignore-installed', '--no-warn-script-location', "
+    "'--prefix', where, {wheel!r}], check=True); "
+    "print(time.perf_counter() - t)"
 )
 
 
