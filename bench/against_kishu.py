@@ -1,11 +1,12 @@
 """The same workload under this kernel and under Kishu, in turns, in one run.
 
     python -m venv /some/where && /some/where/bin/pip install kishu==0.3.4 ipykernel scikit-learn
-    python bench/against_kishu.py --kishu /some/where/bin/python [--quick] [--json]
+    python bench/against_kishu.py --kishu /some/where/bin/python [--interval 0] [--quick] [--json]
 
-Both sides write each cell's state to the disk. Kishu runs in a stock kernel, in its test mode
-(which only leaves out saving the notebook through a browser, so it is a little faster than for a
-user). Times are from one cell's request to the next cell's reply, less what stock ipykernel takes
+Both sides write their state to the disk: Kishu after each cell, this kernel after cells that are
+``--interval`` seconds apart (by default as for a user). Kishu runs in a stock kernel, in its test
+mode (which only leaves out saving the notebook through a browser, so it is a little faster than for
+a user). Times are from one cell's request to the next cell's reply, less what stock ipykernel takes
 for the same two cells: what a side does between the cells counts.
 """
 
@@ -40,6 +41,9 @@ TRIVIAL, ALL, ONE, DICT = "x = 1", "a += 1", "a[{n}] += 1", "dicts[{n}]['value']
 INIT = "from kishu import init_kishu\ninit_kishu({notebook!r})"
 HEAD = "print(_kishu._kishu_branch.get_head().commit_id)"
 SHOW = "print(a[0], len(frame), dicts[0]['value'], len(forest.estimators_))"
+
+
+_interval: float | None = None
 
 
 def taken(kernel: Kernel, code: str) -> float:
@@ -109,7 +113,9 @@ def workload(size: int) -> Iterator[dict[str, Side]]:
         kernels("stock", "kishu", "ours") as (stock, kishu, own),
         Client(own.client, timeout=WAIT_S) as client,
     ):
-        client.config(durability="every", durability_interval=0.0)
+        client.config(durability="every")
+        if _interval is not None:
+            client.config(durability_interval=_interval)
         sides = {
             "stock": Side(stock, None, None),
             "kishu": Side(kishu, notebook.with_suffix(".kishudb"), None),
@@ -123,15 +129,20 @@ def workload(size: int) -> Iterator[dict[str, Side]]:
         yield sides
 
 
-def cells(scale: Scale) -> Iterator[Result]:
-    """Cells that change nothing large: what they take more than in a stock kernel, and add."""
+def trivial(scale: Scale) -> Iterator[Result]:
+    """A cell that changes nothing to speak of, with all of it in memory."""
     with workload(scale.large) as sides:
         ours, kishu = (megabytes(sides[name].stored()) for name in ("ours", "kishu"))
         yield Result("cells", "all, the first time", None, None, f"ours {ours}, Kishu {kishu}")
-        for _ in range(8):
+        for _ in range(16):
             for side in sides.values():
                 side.times.setdefault("trivial", []).append(taken(side.kernel, TRIVIAL))
         yield compared("trivial", sides)
+
+
+def cells(scale: Scale) -> Iterator[Result]:
+    """Cells that change little: what they take more than in a stock kernel, and add."""
+    with workload(scale.large) as sides:
         for number in range(3):
             for kind, code in (("one dict", DICT), ("one item", ONE)):
                 for side in sides.values():
@@ -180,5 +191,7 @@ def going_back(scale: Scale) -> Iterator[Result]:
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--kishu", required=True, metavar="PYTHON", help="that has Kishu")
+    arguments.add_argument("--interval", type=float, help="seconds between two copies")
     Kernel.pythons["kishu"] = arguments.parse_args().kishu
-    sys.exit(run(arguments, {"cells": cells, "going_back": going_back}))
+    _interval = arguments.parse_args().interval
+    sys.exit(run(arguments, {"trivial": trivial, "cells": cells, "going_back": going_back}))

@@ -107,13 +107,15 @@ def bench_start(root: Path, count: int) -> None:
         kernel.close()
         return took
 
-    times: dict[str, list[float]] = {"with": [], "without": [], "stock": []}
+    times: dict[str, list[float]] = {"with": [], "without": [], "no sandbox": [], "stock": []}
     for _ in range(count):
         times["with"].append(start("ours"))
         times["without"].append(start("ours", "--Supervisor.environment=off"))
+        times["no sandbox"].append(start("ours", "--Supervisor.sandbox=none"))
         times["stock"].append(start("stock"))
     spreads = {name: Spread.of(values) for name, values in times.items()}
-    show("start", (spreads["with"], spreads["without"]), "+100 ms")
+    show("start", (spreads["with"], spreads["without"]), "none")
+    show("start, beside no sandbox", (spreads["with"], spreads["no sandbox"]), "+100 ms")
     show("start, beside stock ipykernel", (spreads["with"], spreads["stock"]), "none")
 
 
