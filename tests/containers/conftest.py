@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -97,6 +98,8 @@ def start(place: Path, image: str, docker: Any) -> Iterator[START]:
     def begin(env: dict[str, str] | None = None, **settings: Any) -> Notebook:
         manager = Manager()
         manager.settings = {"image": image, **settings}
+        # with a connection file where servers put theirs
+        manager.connection_file = str(place / "r" / f"kernel-{uuid.uuid4()}.json")
         work = place / "work"
         manager.start_kernel(cwd=str(work), env={**os.environ, **(env or {})})
         client = manager.blocking_client()
