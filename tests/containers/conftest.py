@@ -4,6 +4,7 @@ the user who runs the tests (`.ci/run` makes one); Docker must be reachable."""
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import time
 import uuid
@@ -143,6 +144,18 @@ def container(docker: Any, place: Path) -> Any:
     """The one that runs."""
     [found] = [c for c in ours(docker, place) if c.status == "running"]
     return found
+
+
+@contextlib.contextmanager
+def built(docker: Any, *lines: str) -> Iterator[str]:
+    """The name of an image of the given lines of a Dockerfile, for the length of the block."""
+    name = f"timetravel-test-{uuid.uuid4().hex[:12]}"
+    file = io.BytesIO("\n".join(lines).encode())
+    docker.images.build(fileobj=file, tag=name, rm=True, network_mode="none")
+    try:
+        yield name
+    finally:
+        docker.images.remove(name, force=True)
 
 
 def durable(notebook: Notebook, label: str) -> bool:
