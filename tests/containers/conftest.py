@@ -121,7 +121,9 @@ def start(place: Path, image: str, docker: Any) -> Iterator[START]:
 def ours(docker: Any, place: Path) -> list[Any]:
     """The containers of notebooks below a directory. (Where its path is too long for a socket, the
     runtime directory lies elsewhere.)"""
-    found = docker.containers.list(all=True, filters={"label": f"{LABEL}={os.getuid()}"})
+    # some of other runs' may go away meanwhile
+    mine = {"label": f"{LABEL}={os.getuid()}"}
+    found = docker.containers.list(all=True, filters=mine, ignore_removed=True)
     return [c for c in found if c.labels.get(f"{LABEL}.directory", "").startswith(str(place))]
 
 
@@ -138,6 +140,13 @@ def revive(notebook: Notebook) -> None:
     until(lambda: not notebook.manager.is_alive(), "the container's end is noticed")
     notebook.manager.restart_kernel(now=True)
     notebook.client.wait_for_ready(timeout=PATIENCE)
+
+
+def of_a_notebook(place: Path) -> dict[str, str]:
+    """What a server tells the kernel of a notebook."""
+    document = place / "work" / "a.ipynb"
+    document.write_text("{}")
+    return {"JPY_SESSION_NAME": str(document)}
 
 
 def container(docker: Any, place: Path) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Notebook
-from tests.containers.conftest import START, container, durable, revive, until
+from tests.containers.conftest import START, container, durable, of_a_notebook, revive, until
 
 
 class Echo:
@@ -45,13 +45,6 @@ class Echo:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
-
-
-def of_a_notebook(place: Path) -> dict[str, str]:
-    """What a server tells the kernel of a notebook."""
-    document = place / "work" / "a.ipynb"
-    document.write_text("{}")
-    return {"JPY_SESSION_NAME": str(document)}
 
 
 def lose_container(notebook: Notebook, label: str, docker: Any, place: Path) -> str:
