@@ -12,6 +12,7 @@ import nbformat
 import pytest
 
 from jupyter_timetravel import cli
+from jupyter_timetravel.containers.places import store_of
 from kernel_runtime.store import locks
 from tests.conftest import PORTS, Notebook
 from tests.containers.conftest import START, ours, revive, until
@@ -135,6 +136,7 @@ def test_a_member_that_cannot(
     tt: Callable[..., Any],
     beside: Callable[..., Command],
     docker: Any,
+    image: str,
     place: Path,
 ) -> None:
     """group-02: busy, stopped, gone in the middle. Nobody stays held, and nothing is recorded."""
@@ -158,7 +160,7 @@ def test_a_member_that_cannot(
         os.kill(supervisor, signal.SIGCONT)
     assert two[0].run("print(n)").out == "2"
     # killed while the request waits for it
-    [lock] = (place / "data" / "timetravel-containers").glob("*/store/locks/group-*.lock")
+    [lock] = Path(store_of(image), "locks").glob("group-*.lock")
     two[0].send("threading.Event().wait(3600)")
     asked = beside("checkpoint", "--group", "g", "--timeout", 50)
     until(lambda: f"process {asked.process.pid} " in locks.holder(lock), "it has the group")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_timetravel.containers.places import state_directory, store_of
 from tests.conftest import Notebook
 from tests.containers.conftest import START, built
 
@@ -88,9 +89,10 @@ def test_files_belong_to_the_user(
             "['1host'] []"
         )
         notebook.manager.shutdown_kernel()
-    [state] = (place / "data" / "timetravel-containers").iterdir()
-    assert subprocess.run(["rm", "-rf", str(state / "store")], check=False).returncode == 0
-    assert not (state / "store").exists()
+    store = Path(store_of(other))
+    assert store.is_dir()
+    assert subprocess.run(["rm", "-rf", str(store)], check=False).returncode == 0
+    assert not store.exists()
 
 
 @pytest.mark.root
@@ -108,8 +110,9 @@ def test_root_starts_it_for_a_user(
         as_him(work, "echo host >> r.txt && rm dd/s.sh")
         notebook.manager.shutdown_kernel()
     [state] = (place / "data" / "timetravel-containers").iterdir()
-    as_him(state / "store", "rm -rf ./* ./.[a-z]*")
-    assert list((state / "store").iterdir()) == []
+    store = state / Path(store_of(other)).relative_to(state_directory(other))
+    as_him(store, "rm -rf ./* ./.[a-z]*")
+    assert list(store.iterdir()) == []
 
 
 def as_him(directory: Path, commands: str) -> None:
