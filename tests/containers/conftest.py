@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import time
 import uuid
@@ -18,9 +19,11 @@ from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning import KernelProvisionerFactory
 
+from jupyter_timetravel import cli
 from jupyter_timetravel.containers.daemon import LABEL, Daemon
 from jupyter_timetravel.install import DOCKER_PROVISIONER, docker_kernelspec
 from tests.conftest import PATIENCE, Notebook, needs, open_up
+from tests.server.server_world import Server, running
 
 IMAGE = os.environ.get("TT_CONTAINER_IMAGE", "")
 START = Callable[..., Notebook]
@@ -116,6 +119,43 @@ def start(place: Path, image: str, docker: Any) -> Iterator[START]:
         with contextlib.suppress(Exception):
             notebook.manager.shutdown_kernel(now=not notebook.manager.is_alive())
     assert ours(docker, place) == []
+
+
+@pytest.fixture
+def install(
+    place: Path, image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Install a kernelspec as a user does, with some options in its metadata: install(option=…).
+
+    Its image is the tests' own unless another one is given. Returns the name.
+    """
+    monkeypatch.setenv("HOME", str(place))
+
+    def write(name: str = "boxed", **settings: Any) -> str:
+        words = ["install", "--user", "--docker", settings.pop("image", image), "--name", name]
+        assert cli.main([*words, "--json"]) == 0
+        path = Path(json.loads(capsys.readouterr().out)["path"], "kernel.json")
+        spec = json.loads(path.read_text())
+        spec["metadata"]["kernel_provisioner"]["config"].update(settings)
+        path.write_text(json.dumps(spec))
+        return name
+
+    return write
+
+
+@pytest.fixture
+def server(place: Path, docker: Any) -> Iterator[Server]:
+    """A real Jupyter server, whose kernels are in containers where a kernelspec says so.
+
+    At its end no container of theirs may be left.
+    """
+    root = place / "server"
+    root.mkdir()
+    with running(root) as one:
+        yield one
+        for kernel in tuple(one.kernels):
+            one.end(kernel)
+        assert ours(docker, place) == []
 
 
 def ours(docker: Any, place: Path) -> list[Any]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from jupyter_timetravel import cli
 from jupyter_timetravel.checks_containers import CHECKS, check_containers
 from jupyter_timetravel.containers.options import parse
 from jupyter_timetravel.doctor import as_text, examine
@@ -18,32 +14,11 @@ from jupyter_timetravel.findings import FAULTY, FINE, LIMITED, SKIPPED
 from tests.containers.conftest import START, built, container
 
 
-@pytest.fixture
-def installed(
-    place: Path, image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., None]:
-    """Install a kernelspec as a user does, with some options in its metadata: installed(option=…).
-
-    Its image is the tests' own unless another one is given.
-    """
-    monkeypatch.setenv("HOME", str(place))
-
-    def install(name: str = "boxed", **settings: Any) -> None:
-        words = ["install", "--user", "--docker", settings.pop("image", image), "--name", name]
-        assert cli.main([*words, "--json"]) == 0
-        path = Path(json.loads(capsys.readouterr().out)["path"], "kernel.json")
-        spec = json.loads(path.read_text())
-        spec["metadata"]["kernel_provisioner"]["config"].update(settings)
-        path.write_text(json.dumps(spec))
-
-    return install
-
-
 def test_what_kernels_are_given_is_told(
-    installed: Callable[..., None], start: START, place: Path, docker: Any, image: str
+    install: Callable[..., str], start: START, place: Path, docker: Any, image: str
 ) -> None:
     assert check_containers().state == SKIPPED
-    installed(memory="3g", network="none")
+    install(memory="3g", network="none")
     finding = check_containers()
     assert finding.state == FINE, finding
     assert f"boxed: {image}, isolation namespaces, network none, memory 3.0 GiB" in finding.text
@@ -51,7 +26,7 @@ def test_what_kernels_are_given_is_told(
     # and that is what a kernel finds inside, in its own /dev/shm
     inside = "import os; found = os.statvfs('/dev/shm'); print(found.f_frsize * found.f_blocks)"
     assert start(memory="3g").run(inside).out == str(3 << 30)
-    installed("small", memory="3g", shm="64m")
+    install("small", memory="3g", shm="64m")
     finding = check_containers()
     assert finding.state == LIMITED
     assert "/dev/shm 0.1 GiB (option shm), less than the memory" in finding.text
@@ -67,13 +42,11 @@ def test_without_a_limit_half_of_the_memory_is_shared(
     assert container(docker, place).attrs["HostConfig"]["ShmSize"] == told
 
 
-def test_what_would_not_start_is_told(
-    installed: Callable[..., None], docker: Any, image: str
-) -> None:
-    installed("gone", docker_host="unix:///nonexistent/docker.sock")
-    installed("lost", image="no-such-image:1")
-    installed("odd", memory="lots")
-    installed("good")
+def test_what_would_not_start_is_told(install: Callable[..., str], docker: Any, image: str) -> None:
+    install("gone", docker_host="unix:///nonexistent/docker.sock")
+    install("lost", image="no-such-image:1")
+    install("odd", memory="lots")
+    install("good")
     finding = check_containers()
     assert finding.state == FAULTY
     for text in (
@@ -88,10 +61,10 @@ def test_what_would_not_start_is_told(
 
 
 def test_an_image_without_this_package(
-    installed: Callable[..., None], docker: Any, image: str
+    install: Callable[..., str], docker: Any, image: str
 ) -> None:
     with built(docker, f"FROM {image}", "RUN pip uninstall --yes jupyter_timetravel") as other:
-        installed(image=other)
+        install(image=other)
         finding = check_containers()
     assert finding.state == FAULTY
     assert "has no jupyter_timetravel under 'python'" in finding.text
