@@ -97,6 +97,7 @@ def states(two: list[Notebook]) -> list[str]:
 ONES, TWOS = ["1 1 A1", "1 1 B1"], ["2 2 A2", "2 2 B2"]
 
 
+@pytest.mark.slow
 def test_both_go_back_or_none(
     two: list[Notebook],
     tt: Callable[..., Any],
@@ -131,6 +132,7 @@ def test_both_go_back_or_none(
     assert two[0].run("print(n, open('A.txt').read())").out == "2 2"
 
 
+@pytest.mark.slow
 def test_a_member_that_cannot(
     two: list[Notebook],
     tt: Callable[..., Any],
@@ -172,6 +174,7 @@ def test_a_member_that_cannot(
     assert tt("checkpoint", "--group", "g")["record"]["title"] == "G2"
 
 
+@pytest.mark.slow
 def test_a_member_that_is_waited_for(
     on: Callable[..., Notebook],
     tt: Callable[..., Any],

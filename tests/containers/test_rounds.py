@@ -88,7 +88,6 @@ def test_many_rounds(start: START, place: Path, docker: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_rounds_of_pickles(start: START, place: Path, docker: Any) -> None:
     """Without images of the process the thread is not brought back, and that is said."""
     notebook = start(env=of_a_notebook(place), images=False)
