@@ -30,6 +30,7 @@ from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
 from jupyter_timetravel import (
+    checks_containers,
     checks_dmtcp,
     checks_environment,
     checks_images,
@@ -428,5 +429,6 @@ CHECKS: tuple[Check, ...] = (
     *checks_dmtcp.CHECKS,
     Check("kernelspec", "the kernel in the picker", check_kernelspec),
     Check("provisioner", "time travel for any kernelspec", check_provisioner),
+    *checks_containers.CHECKS,
     *checks_server.CHECKS,
 )

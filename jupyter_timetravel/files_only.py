@@ -168,6 +168,7 @@ class FilesOnly:
             "files": [self._change(change) for change in plan.done],
             "kept_aside": [],
             "threads": {"brought_back": 0, "ids_kept": True},
+            "process": None,
             "warnings": [f"{printable(path)}: {why}" for path, why in plan.warnings],
         }
         if not asked.dry_run:

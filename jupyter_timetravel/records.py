@@ -130,6 +130,9 @@ class RestoreResult:
     text: str
     effects: tuple[EffectRecord, ...] = ()
     compensations: tuple[CompensationRecord, ...] = ()
+    process: str | None = None
+    """The engine whose capture of the memory was brought back: ``fork``, ``image``, ``criu``,
+    ``dmtcp``, ``dill``; None where the process stayed."""
 
 
 @dataclass(frozen=True)
@@ -476,6 +479,7 @@ def read_restore(result: Result) -> RestoreResult:
         text=result["text"],
         effects=_effects(result),
         compensations=tuple(CompensationRecord(**one) for one in result.get("compensations", ())),
+        process=result.get("process"),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from contextlib import AbstractContextManager
 from typing import Annotated, Any, Final
 
 import anyio
@@ -13,6 +15,7 @@ from jupyter_timetravel.command_line.grouping import in_group
 from jupyter_timetravel.groups.joining import members_of
 from jupyter_timetravel.groups.telling import announce_members
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.store.database import Store
 from kernel_runtime.timeline.groups import check_name
 
 WAIT_S: Final = 60.0
@@ -35,7 +38,7 @@ class GroupTools:
         ],
     ) -> Told:
         """Make a group of running kernels that are captured and restored together."""
-        with in_group() as store:
+        with _store() as store:
             name = check_name(group, "group")
             found = await anyio.to_thread.run_sync(members_of, store, members)
             made = store.groups.create(name, found)
@@ -45,7 +48,7 @@ class GroupTools:
 
     async def group_show(self, group: Name) -> Told:
         """Where the members of a group are, and its records."""
-        with in_group() as store:
+        with _store() as store:
             return _told(await groups.show(store, group))
 
     async def group_checkpoint(
@@ -62,7 +65,7 @@ class GroupTools:
         Cells that run are finished first, and members that wait for each other are served. If one
         member cannot do its part, it is named with the reason, and nothing is recorded.
         """
-        with in_group() as store:
+        with _store() as store:
             made = await groups.checkpoint(
                 store, group, comment, timeout=timeout_s, allow_partial=allow_partial
             )
@@ -91,10 +94,15 @@ class GroupTools:
         if (record is None) != undo:
             raise BadRequest("Name a record, or say undo=true. Nothing was done.")
         more: dict[str, Any] = {"undo": undo, "dry_run": dry_run, "timeout": timeout_s}
-        with in_group() as store:
+        with _store() as store:
             if member is not None:
                 return _told(await groups.restore_member(store, group, member, record, **more))
             return _told(await groups.restore(store, group, record, **more))
+
+
+def _store() -> AbstractContextManager[Store]:
+    """The one that $JUPYTER_TIMETRAVEL_STORE names, or the user's."""
+    return in_group(argparse.Namespace(store=None))
 
 
 def _told(result: dict[str, Any]) -> Told:

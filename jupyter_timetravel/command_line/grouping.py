@@ -39,9 +39,9 @@ def refuse_beside_group(args: argparse.Namespace, **unset: Any) -> None:
 
 
 @contextmanager
-def in_group() -> Iterator[Store]:
-    """The store that groups are kept in. Raises StoreError, NoSuchSession."""
-    with stored.opened(argparse.Namespace(store=None)) as store:
+def in_group(args: argparse.Namespace) -> Iterator[Store]:
+    """The store that keeps the group: the members' own. Raises StoreError, NoSuchSession."""
+    with stored.opened(args) as store:
         yield store
 
 
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "remove: the member's name",
     )
     parser.add_argument("--yes", action="store_true", help="delete: do not ask")
+    stored.add_store(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return _list(args)
     if args.action == "show":
         return show(args, args.name)
-    with in_group() as store:
+    with in_group(args) as store:
         group = _changed(args, store)
     names = ", ".join(one.name for one in group.members) or "no members"
     text = f"group {group.name}: deleted" if args.action == "delete" else f"{group.name}: {names}"
@@ -116,7 +117,7 @@ def _changed(args: argparse.Namespace, store: Store) -> Group:
 
 
 def _list(args: argparse.Namespace) -> int:
-    with in_group() as store:
+    with in_group(args) as store:
         found = [(group, store.groups.records(group)) for group in store.groups.all()]
     rows = [
         (
@@ -140,7 +141,7 @@ def show(args: argparse.Namespace, name: str) -> int:
     """Print where the members are, and the records."""
     from jupyter_timetravel import groups
 
-    with in_group() as store:
+    with in_group(args) as store:
         result = asyncio.run(groups.show(store, name))
         records = store.groups.records(store.groups.get(name))
     rows = [_cells(one) for one in records]

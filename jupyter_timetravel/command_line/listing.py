@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table. Raises NoSuchSession, NoSuchKernel."""
     if args.group is not None:
-        grouping.refuse_beside_group(args, notebook=None, kernel=None, store=None, manual=False)
+        grouping.refuse_beside_group(args, notebook=None, kernel=None, manual=False)
         return grouping.show(args, args.group)
     with session(args) as found:
         result = {**found.about(), **found.ask(commands.list_checkpoints(not args.manual))}

@@ -58,11 +58,11 @@ def _group(args: argparse.Namespace) -> int:
 
     asked = {"undo": args.undo, "dry_run": args.dry_run}
     refuse_beside_group(
-        args, checkpoint=None, kernel=None, store=None, vars=None, paths=None,
+        args, checkpoint=None, kernel=None, vars=None, paths=None,
         **{name: getattr(RestoreRequest, name) for name in OPTIONS if name not in asked},
     )  # fmt: skip
     asked["timeout"] = args.timeout
-    with Progress(args) as progress, in_group() as store:
+    with Progress(args) as progress, in_group(args) as store:
         asked["say"] = progress.say
         if args.member is not None:
             if args.allow_partial:

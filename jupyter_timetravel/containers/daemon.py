@@ -193,7 +193,7 @@ class Daemon:
             "binds": list(binds),
             "security_opt": security,
             "network_mode": options.network,
-            "shm_size": options.shm or options.memory or _half_of_memory(),
+            "shm_size": options.shared_memory,
         }
         if not is_root:
             settings["cap_drop"] = ["ALL"]
@@ -291,10 +291,6 @@ _looked: dict[tuple[str, str, str], Packages] = {}
 @lru_cache(maxsize=1)
 def _profile() -> str:
     return PROFILE.read_text("utf-8")
-
-
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _said(error: Any) -> str:

@@ -29,8 +29,7 @@ class ContainerOptions:
     cpus: float | None = None
     """Processors at most."""
     shm: int | None = None
-    """Bytes of /dev/shm where the container makes no namespaces. By default what memory says, else
-    half of the machine's."""
+    """Bytes of /dev/shm. By default what memory says, else half of the machine's."""
     network: str = "bridge"
     """none, bridge, host, or the name of a network of Docker's."""
     isolation: str = "namespaces"
@@ -53,6 +52,12 @@ class ContainerOptions:
     interface at unix:///run/user/UID/podman/podman.sock."""
     orphan_hours: float = 24.0
     """How long a container whose server was killed waits for its notebook to be opened again."""
+
+    @property
+    def shared_memory(self) -> int:
+        """Bytes of /dev/shm that the container gets."""
+        half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        return self.shm or self.memory or half
 
 
 def parse(config: Mapping[str, Any]) -> tuple[ContainerOptions, dict[str, Any]]:

@@ -18,7 +18,6 @@ import signal
 import tempfile
 from concurrent.futures import Future
 from hashlib import blake2b
-from importlib.metadata import version
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
@@ -31,6 +30,7 @@ from jupyter_timetravel.containers import orphans
 from jupyter_timetravel.containers.daemon import Daemon, Found
 from jupyter_timetravel.containers.errors import ContainerError
 from jupyter_timetravel.containers.exporting import BASE_FILE
+from jupyter_timetravel.containers.fitting import fitting
 from jupyter_timetravel.containers.options import parse
 from jupyter_timetravel.containers.places import KEPT, STORE, state_directory
 from jupyter_timetravel.containers.servers import this_server
@@ -100,15 +100,7 @@ class DockerProvisioner(LocalProvisioner):
     def _prepare(self) -> str:
         """Look at the image, clear away what killed servers left, find this notebook's session."""
         assert self._daemon is not None
-        image = self._daemon.image(self._options.image)
-        there = self._daemon.packages(image, self._options.python, self._options.user)
-        here = version("jupyter_timetravel")
-        if there.version != here:
-            raise ContainerError(
-                f"The image {self._options.image!r} has jupyter_timetravel {there.version}, the "
-                f"server has {here}. Nothing was started; build the image with the same version "
-                f"(--build-arg PACKAGE=jupyter_timetravel=={here})."
-            )
+        image, there = fitting(self._daemon, self._options)
         if self._options.isolation == "snapshots":
             kept = [*self._settings.get("workspace", ()), *there.directories, f"{INSIDE}/home"]
             self._settings["workspace"] = kept

@@ -38,7 +38,8 @@ def members_of(store: Store, texts: Sequence[str], group: Group | None = None) -
         if kernel.timeline not in stored:
             raise GroupRefused(
                 f"The checkpoints of {kernel.title} are not in the store {store.directory}. "
-                "Nothing was done; members of a group share one store."
+                "Nothing was done; members of a group share one store. --docker IMAGE is that of "
+                "the kernels in containers of an image, --store DIR another one."
             )
         member = _member(kernel, check_name(name, "member") if named else _default(kernel))
         for other in (*taken, *found):

@@ -193,6 +193,7 @@ def _result(
         **differences,
         "kept_aside": done.kept_aside,
         "threads": {"brought_back": 0, "ids_kept": True},
+        "process": None,
         "effects": effects,
         "compensations": [],
         "warnings": done.warnings,

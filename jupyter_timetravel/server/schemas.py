@@ -350,6 +350,7 @@ COMPONENTS: Final[Mapping[str, Schema]] = {
                     "dry_run": FLAG,
                     "kept_aside": listed(answer({"path": TEXT, "saved_as": TEXT, "reason": TEXT})),
                     "threads": answer({"brought_back": COUNT, "ids_kept": FLAG}),
+                    "process": nullable(TEXT),
                     "effects": listed(ref("Effect")),
                     "compensations": listed(_OBJECT),
                     "warnings": listed(TEXT),

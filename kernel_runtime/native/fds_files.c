@@ -16,6 +16,7 @@ int tt_file_describe(struct tt_state *state, struct tt_desc *desc, const struct 
   desc->kind = TT_KIND_PATH;
   if (S_ISREG(st->st_mode) && !(desc->flags & O_PATH)) {
     int error = tt_object_of_fd(state, desc, st);
+    if (desc->kind == TT_KIND_PATH) desc->u.size = st->st_size;
     return error || desc->kind == TT_KIND_DEAD ? error : tt_locks_describe(state, desc);
   }
   if (ends_deleted(desc->path)) {
@@ -39,10 +40,30 @@ int tt_path_open(const struct tt_desc *desc, int at_once) {
   return fd;
 }
 
+/* A file that no restore brings back may have been written, cut or replaced since: its offset then
+ * means another place, and what is written goes to what is there now. */
+static void report_changed(struct tt_state *state, const struct tt_desc *desc, int fd) {
+  struct stat st;
+  if (!S_ISREG(desc->mode) || desc->flags & O_PATH) return;
+  if (SC(SYS_fstat, fd, &st) || !S_ISREG(st.st_mode) || st.st_size == desc->u.size) return;
+  struct tt_note note = {{0}, 0};
+  tt_note(&note, desc->path);
+  tt_note(&note, st.st_ino == desc->ino && st.st_dev == desc->dev
+                     ? ": is not as it was at the checkpoint ("
+                     : ": another file is there now (");
+  tt_note_number(&note, (uint64_t)st.st_size);
+  tt_note(&note, " bytes, then ");
+  tt_note_number(&note, (uint64_t)desc->u.size);
+  tt_note(&note, "), opened again ");
+  tt_note(&note, desc->flags & O_APPEND ? "to append to it" : "at its old offset");
+  tt_report_fd(state, "file", desc->fd, note.text);
+}
+
 int tt_file_open(struct tt_state *state, struct tt_desc *desc) {
-  (void)state;
-  int fd = tt_path_open(desc, 1); /* there may be a FIFO by now where a file was */
-  return fd == -EAGAIN ? tt_path_open(desc, 0) : fd; /* a lease: time to give it up */
+  int fd = tt_path_open(desc, 1);               /* there may be a FIFO by now where a file was */
+  if (fd == -EAGAIN) fd = tt_path_open(desc, 0); /* a lease: time to give it up */
+  if (fd >= 0) report_changed(state, desc, fd);
+  return fd;
 }
 
 int tt_object_open(struct tt_state *state, struct tt_desc *desc) {

@@ -152,6 +152,7 @@ struct tt_desc { /* an open file description */
       struct itimerspec left;
     } timer;
     uint64_t signals;
+    int64_t size; /* of a regular file that is opened by its path */
     struct tt_terminal *terminal;
   } u;
 };

@@ -46,6 +46,8 @@ class Plan:
     tell_s: float = TELL_S
     is_whole: bool = False
     """Whether it fails where a variable that was written cannot be loaded."""
+    brought_by: str | None = None
+    """The engine whose capture of the memory was brought back; known afterwards."""
 
     @property
     def brings_process(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.dill.engine import NAME as DILL
 from kernel_runtime.engines.dill.engine import Loaded
 from kernel_runtime.errors import RestoreFailed, SandboxError
 from kernel_runtime.supervisor.checkpoints import Taken
@@ -48,7 +49,9 @@ class Reviver(Planner):
         if plan.tree is None:
             return await self._alone(plan)
         try:
-            return await self.with_children(plan.target, plan.tree)
+            executor = await self.with_children(plan.target, plan.tree)
+            plan.brought_by = plan.tree.engine
+            return executor
         except RestoreFailed as error:
             plan.tree = None
             if not plan.brings_process:
@@ -64,7 +67,9 @@ class Reviver(Planner):
         ways = [None] if plan.frozen is not None else list(plan.images)
         for left, image in zip(reversed(range(len(ways))), ways):
             try:
-                return await self._exactly(plan, image)
+                executor = await self._exactly(plan, image)
+                plan.brought_by = image.engine if image is not None else self._session.engine.name
+                return executor
             except RestoreFailed as error:
                 if left:
                     plan.warnings.append(f"another image of it was taken: {error}")
@@ -90,6 +95,7 @@ class Reviver(Planner):
         session.hash_seed = seed
         plan.lost = {name for name, _ in loaded.lost}
         plan.warnings += [PORTABLE, *lost_lines(loaded)]
+        plan.brought_by = DILL
         return executor
 
     async def with_children(self, checkpoint: Checkpoint, tree: Capture) -> Executor:

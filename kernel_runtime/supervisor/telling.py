@@ -71,6 +71,7 @@ class Teller:
                 for k in (done.kept_aside if done else ())
             ],
             "threads": {"brought_back": 0, "ids_kept": True},
+            "process": plan.brought_by,
             "effects": [effect_record(effect, one) for one in left for effect in one.cell.effects],
             "compensations": session.compensations.told(left),
             "warnings": [*plan.warnings, *_left_alone(plan.files, done)],

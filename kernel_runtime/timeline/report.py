@@ -28,6 +28,14 @@ def title(record: Mapping[str, Any]) -> str:
     return f"#{record['number']}" + (f' "{one_line(str(name), 60)}"' if name else "")
 
 
+_FROM: Final[Mapping[Any, str]] = {
+    "image": ", the process from its image on the disk",
+    "criu": ", the process from CRIU's image on the disk",
+    "dill": ", the variables from their copy on the disk",
+}
+"""By engine; nothing where it was held in memory, or is always on the disk."""
+
+
 def restore_text(result: Mapping[str, Any]) -> str:
     """What a restore did: one line of sums, the first names, then what was not brought back."""
     if result.get("dry_run"):
@@ -39,7 +47,8 @@ def restore_text(result: Mapping[str, Any]) -> str:
     if is_nothing(result):
         parts.append("nothing differed")
     head = f"restored {title(result['checkpoint'])}"
-    lines = [f"{head}: {', '.join(parts)} ({float(result['took_ms']):.1f} ms)"]
+    how = f"{float(result['took_ms']):.1f} ms{_FROM.get(result.get('process'), '')}"
+    lines = [f"{head}: {', '.join(parts)} ({how})"]
     lines += _names("variables", _variables(result))
     lines += _file_names(_files(result))
     lines += environment_lines(result)

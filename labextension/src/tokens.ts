@@ -121,6 +121,8 @@ export interface IRestored extends IDiff {
   dry_run: boolean;
   warnings: string[];
   took_ms: number;
+  /** The engine whose capture of the memory was brought back. */
+  process?: string | null;
   text: string;
   environment_differs?: boolean;
   environment_paths?: number;

@@ -4,8 +4,11 @@ the user who runs the tests (`.ci/run` makes one); Docker must be reachable."""
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -16,9 +19,11 @@ from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning import KernelProvisionerFactory
 
+from jupyter_timetravel import cli
 from jupyter_timetravel.containers.daemon import LABEL, Daemon
 from jupyter_timetravel.install import DOCKER_PROVISIONER, docker_kernelspec
 from tests.conftest import PATIENCE, Notebook, needs, open_up
+from tests.server.server_world import Server, running
 
 IMAGE = os.environ.get("TT_CONTAINER_IMAGE", "")
 START = Callable[..., Notebook]
@@ -97,6 +102,8 @@ def start(place: Path, image: str, docker: Any) -> Iterator[START]:
     def begin(env: dict[str, str] | None = None, **settings: Any) -> Notebook:
         manager = Manager()
         manager.settings = {"image": image, **settings}
+        # with a connection file where servers put theirs
+        manager.connection_file = str(place / "r" / f"kernel-{uuid.uuid4()}.json")
         work = place / "work"
         manager.start_kernel(cwd=str(work), env={**os.environ, **(env or {})})
         client = manager.blocking_client()
@@ -114,10 +121,49 @@ def start(place: Path, image: str, docker: Any) -> Iterator[START]:
     assert ours(docker, place) == []
 
 
+@pytest.fixture
+def install(
+    place: Path, image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Install a kernelspec as a user does, with some options in its metadata: install(option=…).
+
+    Its image is the tests' own unless another one is given. Returns the name.
+    """
+    monkeypatch.setenv("HOME", str(place))
+
+    def write(name: str = "boxed", **settings: Any) -> str:
+        words = ["install", "--user", "--docker", settings.pop("image", image), "--name", name]
+        assert cli.main([*words, "--json"]) == 0
+        path = Path(json.loads(capsys.readouterr().out)["path"], "kernel.json")
+        spec = json.loads(path.read_text())
+        spec["metadata"]["kernel_provisioner"]["config"].update(settings)
+        path.write_text(json.dumps(spec))
+        return name
+
+    return write
+
+
+@pytest.fixture
+def server(place: Path, docker: Any) -> Iterator[Server]:
+    """A real Jupyter server, whose kernels are in containers where a kernelspec says so.
+
+    At its end no container of theirs may be left.
+    """
+    root = place / "server"
+    root.mkdir()
+    with running(root) as one:
+        yield one
+        for kernel in tuple(one.kernels):
+            one.end(kernel)
+        assert ours(docker, place) == []
+
+
 def ours(docker: Any, place: Path) -> list[Any]:
     """The containers of notebooks below a directory. (Where its path is too long for a socket, the
     runtime directory lies elsewhere.)"""
-    found = docker.containers.list(all=True, filters={"label": f"{LABEL}={os.getuid()}"})
+    # some of other runs' may go away meanwhile
+    mine = {"label": f"{LABEL}={os.getuid()}"}
+    found = docker.containers.list(all=True, filters=mine, ignore_removed=True)
     return [c for c in found if c.labels.get(f"{LABEL}.directory", "").startswith(str(place))]
 
 
@@ -136,10 +182,29 @@ def revive(notebook: Notebook) -> None:
     notebook.client.wait_for_ready(timeout=PATIENCE)
 
 
+def of_a_notebook(place: Path) -> dict[str, str]:
+    """What a server tells the kernel of a notebook."""
+    document = place / "work" / "a.ipynb"
+    document.write_text("{}")
+    return {"JPY_SESSION_NAME": str(document)}
+
+
 def container(docker: Any, place: Path) -> Any:
     """The one that runs."""
     [found] = [c for c in ours(docker, place) if c.status == "running"]
     return found
+
+
+@contextlib.contextmanager
+def built(docker: Any, *lines: str) -> Iterator[str]:
+    """The name of an image of the given lines of a Dockerfile, for the length of the block."""
+    name = f"timetravel-test-{uuid.uuid4().hex[:12]}"
+    file = io.BytesIO("\n".join(lines).encode())
+    docker.images.build(fileobj=file, tag=name, rm=True, network_mode="none")
+    try:
+        yield name
+    finally:
+        docker.images.remove(name, force=True)
 
 
 def durable(notebook: Notebook, label: str) -> bool:

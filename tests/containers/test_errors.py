@@ -12,7 +12,7 @@ import pytest
 from jupyter_timetravel.containers.errors import ContainerError
 from jupyter_timetravel.containers.options import parse
 from jupyter_timetravel.install import InstallError, run
-from tests.containers.conftest import START, ours
+from tests.containers.conftest import START, built, ours
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,16 @@ def test_nothing_is_started(
     assert "." in str(error.value)
     assert ours(docker, place) == []
     assert list((place / "r").glob("timetravel-c-*")) == []
+
+
+def test_an_image_with_another_version(start: START, place: Path, docker: Any, image: str) -> None:
+    mark = "$(echo /opt/timetravel/venv/lib/python3*/site-packages/jupyter_timetravel-*)/METADATA"
+    change = f"RUN sed -i 's/^Version: .*/Version: 0.0.1/' {mark}"
+    with built(docker, f"FROM {image}", change) as other:
+        with pytest.raises(ContainerError, match=r"has jupyter_timetravel 0\.0\.1, the server has"):
+            start(image=other)
+        assert ours(docker, place) == []
+        assert list((place / "r").glob("timetravel-c-*")) == []
 
 
 def test_a_kernel_that_ends_at_once_tells_the_server_why(

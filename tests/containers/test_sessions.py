@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from jupyter_timetravel.containers import orphans
 from jupyter_timetravel.containers.daemon import LABEL, Daemon
 from tests.conftest import PATIENCE
-from tests.containers.conftest import PACKAGES, START, container, durable, ours, revive, until
+from tests.containers.conftest import PACKAGES, START, container, ours
 
 
 def test_a_session_goes_back(start: START, place: Path, docker: Any) -> None:
@@ -52,40 +51,6 @@ def test_a_session_goes_back(start: START, place: Path, docker: Any) -> None:
     notebook.manager.shutdown_kernel()
     assert ours(docker, place) == []
     assert list((place / "r").glob("timetravel-c-*")) == []
-
-
-def test_the_container_goes_away_again_and_again(start: START, place: Path, docker: Any) -> None:
-    (place / "work" / "a.ipynb").write_text("{}")
-    notebook = start(env={"JPY_SESSION_NAME": str(place / "work" / "a.ipynb")})
-    notebook.run(
-        "log = []; it = iter(range(100)); n = 0\nimport threading, time\n"
-        "def count():\n    global n\n    while True: n += 1; time.sleep(.02)\n"
-        "threading.Thread(target=count, daemon=True).start()"
-    )
-    for round in (1, 2, 3):
-        notebook.run(f"log.append(next(it)); open('only{round}', 'w').write('x'); seen = n")
-        label = f"r{round}"
-        notebook.run(f"%checkpoint --label {label}")
-        until(partial(durable, notebook, label), f"{label} is on the disk")
-        container(docker, place).remove(force=True)
-        revive(notebook)
-        report = notebook.run("%timetravel resume").out
-        cell = notebook.run(
-            "end = time.monotonic() + 50\n"
-            "while n <= seen and time.monotonic() < end: time.sleep(.02)\n"
-            "import glob; print(log, n > seen, sorted(glob.glob('only*')))"
-        )
-        assert cell.out == f"{list(range(round))} True {[f'only{i + 1}' for i in range(round)]}", (
-            report
-        )
-    # back to an early round, and on from there (case docker-07)
-    notebook.run("%restore r2")
-    notebook.run("log.append('on'); open('only9', 'w').close()\n%checkpoint --label on")
-    notebook.run("log.clear(); __import__('os').remove('only9')")
-    notebook.run("%restore on")
-    assert notebook.run("import glob; print(log, sorted(glob.glob('only*')))").out == (
-        "[0, 1, 'on'] ['only1', 'only2', 'only9']"
-    )
 
 
 SERVER = """
@@ -145,28 +110,6 @@ def test_what_nobody_comes_back_for(place: Path, docker: Any, image: str, daemon
     assert list((place / "r").glob("timetravel-c-*")) == []
 
 
-def test_what_belongs_to_others_keeps_its_owner(
-    start: START, place: Path, docker: Any, image: str
-) -> None:
-    """A file of another user's on the mount, made by root as only a container's can here."""
-    root = {str(place / "work"): {"bind": "/w", "mode": "rw"}}
-    make = "echo theirs > /w/o; chown 2000:2000 /w/o; chmod 644 /w/o; touch -d 2020-01-01 /w/o"
-    docker.containers.run(
-        image, ["sh", "-c", make], entrypoint="", user="0", volumes=root, remove=True
-    )
-    before = (place / "work" / "o").stat()
-    notebook = start()
-    notebook.cells("x = 1", "open('mine', 'w').write('2')", "%restore 1")
-    after = (place / "work" / "o").stat()
-    assert (after.st_uid, after.st_gid, after.st_mode, after.st_mtime_ns) == (
-        before.st_uid,
-        before.st_gid,
-        before.st_mode,
-        before.st_mtime_ns,
-    )
-    assert not (place / "work" / "mine").exists()
-
-
 @pytest.mark.root
 def test_a_server_of_root_runs_containers_as_root(start: START) -> None:
     """All ids exist in its sandbox: what belongs to others goes back too."""
@@ -177,16 +120,6 @@ def test_a_server_of_root_runs_containers_as_root(start: START) -> None:
     notebook.run("%restore 1")
     look = "print(x, os.path.exists(here + '/dill'), os.path.exists('/var/local/x'))"
     assert notebook.run(look).out == "1 True False"
-
-
-@pytest.mark.root
-def test_root_starts_it_for_somebody_else(start: START, place: Path) -> None:
-    os.chown(place / "work", 1234, 1234)
-    os.chmod(place, 0o755)
-    notebook = start(user="1234:1234")
-    notebook.cells("open('f', 'w').write('1')", "open('f', 'w').write('2')", "%restore 1")
-    found = (place / "work" / "f").stat()
-    assert (found.st_uid, (place / "work" / "f").read_text()) == (1234, "1")
 
 
 def test_kernels_that_start_at_once(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Notebook, open_up
-from tests.containers.conftest import PACKAGES, START, container, durable, ours, revive, until
+from tests.conftest import open_up
+from tests.containers.conftest import PACKAGES, container, ours, until
 from tests.exchange.conftest import call, write_notebook
 from tests.remote.conftest import Remote, endpoint, s3
+from tests.server.server_world import Kernel, Server
 
 __all__ = ["endpoint", "s3"]  # fixtures
 
@@ -61,92 +63,106 @@ def wheel(directory: Path, name: str, version: str, source: str) -> Path:
     return path
 
 
-def begun(start: START, document: Path, wheels: Path) -> Notebook:
+def begun(kernel: Kernel, wheels: Path) -> None:
     """A notebook with a package, variables, and files in workspace and home."""
-    notebook = start(
-        env={"JPY_SESSION_NAME": str(document)}, network="none", mounts=[f"{wheels}:{wheels}:ro"]
-    )
-    said = notebook.run(f"!pip install --no-index {wheels}/greeting-1.0-py3-none-any.whl")
-    assert "Successfully installed greeting-1.0" in said.out
-    notebook.run(
+    said = kernel.run(f"!pip install --no-index {wheels}/greeting-1.0-py3-none-any.whl")
+    assert "Successfully installed greeting-1.0" in said
+    kernel.run(
         LOOK + "\nimport greeting, numpy\n"
         "kept = {'list': [1, 2], 'text': greeting.VERSION}; alias = kept['list']\n"
         "array = numpy.arange(4) * 1.5\n"
         "def shout(n): return 'ha' * n"
     )
-    notebook.run(
+    kernel.run(
         "os.makedirs('data/deep'); open('data/deep/table.csv', 'w').write('a,b')\n"
         "os.symlink('deep/table.csv', 'data/link'); open('plan.txt', 'w').write('first')\n"
         "for name in ('notes', '.tokenrc'):\n"
         "    open(os.path.expanduser('~/' + name), 'w').write(name + ' of mine')"
     )
-    return notebook
+
+
+def captures(server: Server, kernel: Kernel, label: str) -> dict[tuple[str, str], str]:
+    """The states of a checkpoint's captures, as the server tells them."""
+    with server.as_user() as http:
+        answer = http.get(f"/sessions/{kernel.id}/checkpoints/{label}")
+    assert answer.status_code == 200, answer.text
+    found = answer.json()["checkpoint"]["captures"]
+    return {(one["kind"], one["engine"]): one["state"] for one in found}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_break_it_lose_the_container_lose_everything(
-    start: START, place: Path, docker: Any, image: str, s3: Remote
+    server: Server,
+    install: Callable[..., str],
+    place: Path,
+    docker: Any,
+    image: str,
+    s3: Remote,
 ) -> None:
-    document = place / "work" / "a.ipynb"
-    write_notebook(document, "x = 1")
+    work = server.notebooks
     wheels = place / "wheels"
     wheels.mkdir()
     wheel(wheels, "greeting", "1.0", "VERSION = '1.0'\n")
     wheel(wheels, "greeting", "2.0", "raise RuntimeError('2.0 is broken')\n")
     wheel(wheels, "numpy", "99.0", "raise RuntimeError('no numpy at all')\n")
+    boxed = install(network="none", mounts=[f"{wheels}:{wheels}:ro"])
 
-    notebook = begun(start, document, wheels)
-    notebook.run("%checkpoint --label good")
-    good = notebook.run(STATE).out
+    kernel = server.start("a.ipynb", boxed)
+    begun(kernel, wheels)
+    kernel.run("%checkpoint --label good")
+    good = kernel.run(STATE)
     assert "'1.0 2.0'" in good and "first" in good and "notes of mine" in good
-    overlay = notebook.command("get", checkpoint="good")["checkpoint"]["captures"]
-    assert any(c["engine"] == "overlay" and c["state"] == "ready" for c in overlay), overlay
+    assert captures(server, kernel, "good")["filesystem", "overlay"] == "ready"
 
     # pip breaks two packages, then everything is deleted
-    said = notebook.run(
-        f"!pip install --no-index {wheels}/greeting-2.0*.whl {wheels}/numpy-99*.whl"
-    )
-    assert "Successfully installed greeting-2.0 numpy-99.0" in said.out
-    assert "2.0 is broken" in notebook.run("!python -c 'import greeting'").out
-    notebook.run("kept.clear(); alias.append(3); array[:] = 0; del shout")
-    notebook.run("!rm -rf {here} ~ ~/.[a-z]* data plan.txt")
-    assert notebook.run("print(os.path.exists(here), os.listdir(os.path.expanduser('~')))").out in (
+    said = kernel.run(f"!pip install --no-index {wheels}/greeting-2.0*.whl {wheels}/numpy-99*.whl")
+    assert "Successfully installed greeting-2.0 numpy-99.0" in said
+    assert "2.0 is broken" in kernel.run("!python -c 'import greeting'")
+    kernel.run("kept.clear(); alias.append(3); array[:] = 0; del shout")
+    kernel.run("!rm -rf {here} ~ ~/.[a-z]* data plan.txt")
+    assert kernel.run("print(os.path.exists(here), os.listdir(os.path.expanduser('~')))") == (
         "False []"
     )
-    assert "restored #" in notebook.run("%restore good").out
-    assert notebook.run(STATE).out == good
+    assert "restored #" in kernel.run("%restore good")
+    assert kernel.run(STATE) == good
 
-    # the container goes away: a new one goes on
-    notebook.run("kept['text'] = 'later'; open('plan.txt', 'w').write('second')")
-    notebook.run("%checkpoint --label later")
-    later = notebook.run(STATE).out
+    # the container goes away: Jupyter starts a new one, which goes on
+    kernel.run("kept['text'] = 'later'; open('plan.txt', 'w').write('second')")
+    kernel.run("%checkpoint --label later")
+    later = kernel.run(STATE)
     assert later != good
-    until(lambda: durable(notebook, "later"), "it is on the disk")
+
+    def durable() -> bool:
+        states = captures(server, kernel, "later")
+        return states.get(("namespace", "dill")) == states.get(("process", "image")) == "ready"
+
+    until(durable, "it is on the disk")
     old = container(docker, place)
     old.remove(force=True)
-    revive(notebook)
+    until(lambda: [c for c in ours(docker, place) if c.status == "running"], "Jupyter noticed it")
     assert container(docker, place).id != old.id
-    report = notebook.run("%timetravel resume").out
-    assert notebook.run(STATE).out == later, report
+    kernel.wait()
+    report = kernel.run("%timetravel resume")
+    assert kernel.run(STATE) == later, report
 
     # everything local is lost but the keys: object storage has it
-    notebook.head()
-    notebook.manager.shutdown_kernel()
+    kernel.run("")
+    server.end(kernel)
     assert ours(docker, place) == []
-    call("push", s3.url, document, "--docker", image, **s3.env)
+    keys = {"JUPYTER_TIMETRAVEL_KEYS": server.env["JUPYTER_TIMETRAVEL_KEYS"], **s3.env}
+    call("push", s3.url, work / "a.ipynb", "--docker", image, **keys)
     open_up(place / "data")
     shutil.rmtree(place / "data" / "timetravel-containers")
-    for left in (place / "work").iterdir():
+    for left in work.iterdir():
         shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-    document = place / "work" / "b.ipynb"
-    write_notebook(document)
-    assert "restorable here" in call("pull", s3.url, "--check", "--docker", image, **s3.env)
-    call("pull", s3.url, "--as", document, "--docker", image, **s3.env)
-    notebook = start(
-        env={"JPY_SESSION_NAME": str(document)}, network="none", mounts=[f"{wheels}:{wheels}:ro"]
-    )
-    report = notebook.run("%restore later").out
-    assert notebook.run(STATE).out == later, report
-    report = notebook.run("%restore good").out
-    assert notebook.run(STATE).out == good, report
+    write_notebook(work / "b.ipynb")
+    assert "restorable here" in call("pull", s3.url, "--check", "--docker", image, **keys)
+    call("pull", s3.url, "--as", work / "b.ipynb", "--docker", image, **keys)
+    kernel = server.start("b.ipynb", boxed)
+    report = kernel.run("%timetravel resume")
+    assert kernel.run("print(values())") == later.splitlines()[0], report
+    report = kernel.run("%restore later")
+    assert kernel.run(STATE) == later, report
+    report = kernel.run("%restore good")
+    assert kernel.run(STATE) == good, report

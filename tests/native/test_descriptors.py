@@ -103,6 +103,36 @@ def test_file_that_is_gone_fails_and_is_named(world: World) -> None:
     assert woken.value("f in listing()")
 
 
+def test_file_that_was_changed_is_named(world: World) -> None:
+    """Nothing brings it back here: what differs is said, and nothing is written over."""
+    setup = (
+        "top = tempfile.mkdtemp(); names = [os.path.join(top, n) for n in 'abcd']\n"
+        "for n in names: open(n, 'w').write('0123456789')\n"
+        "log = os.open(names[0], os.O_WRONLY | os.O_APPEND)\n"
+        "short = os.open(names[1], os.O_RDONLY); os.lseek(short, 8, 0)\n"
+        "other = os.open(names[2], os.O_WRONLY | os.O_APPEND)\n"
+        "same = os.open(names[3], os.O_RDWR); os.lseek(same, 4, 0)"
+    )
+    change = (
+        "os.write(log, b'more'); os.truncate(names[1], 3); os.rename(names[2], names[2] + '.1')\n"
+        "open(names[2], 'w').write('new'); os.write(same, b'45')"
+    )
+    frozen, _ = frozen_and_killed(world, setup, change)
+    woken = frozen.wake()
+    told = {line[2] for line in woken.woken["report"] if line[0] == "file"}
+    [top] = {text.split("/a:")[0] for text in told if "/a:" in text}
+    assert told == {
+        f"{top}/a: is not as it was at the checkpoint (14 bytes, then 10), opened again to append "
+        "to it",
+        f"{top}/b: is not as it was at the checkpoint (3 bytes, then 10), opened again at its old "
+        "offset",
+        f"{top}/c: another file is there now (3 bytes, then 10), opened again to append to it",
+    }
+    woken.run("os.write(log, b'!'); os.write(other, b'!')")
+    look = "[open(n, 'rb').read().decode() for n in (names[0], names[2], names[2] + '.1')]"
+    assert woken.value(look) == ["0123456789more!", "new!", "0123456789"]
+
+
 def test_odd_names(world: World) -> None:
     same_in_two_copies(
         world,

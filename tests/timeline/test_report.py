@@ -65,6 +65,20 @@ def test_a_restore_is_told_in_sums_and_first_names(timeline, add):
     ]
 
 
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("fork", "(18.2 ms)"),
+        ("image", "(18.2 ms, the process from its image on the disk)"),
+        ("criu", "(18.2 ms, the process from CRIU's image on the disk)"),
+        ("dill", "(18.2 ms, the variables from their copy on the disk)"),
+        (None, "(18.2 ms)"),
+    ],
+)
+def test_a_restore_says_which_capture_it_took(timeline, add, engine, told):
+    assert restore_text(result(timeline, add, process=engine)).splitlines()[0].endswith(told)
+
+
 def test_a_restore_without_effect_names_the_one_that_has(timeline, add):
     told = restore_text(result(timeline, add))
     assert "nothing differed" in told
