@@ -23,6 +23,7 @@ from kernel_runtime.engines.dill.engine import NAME, DillEngine, Loaded
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, RestoreRefused
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.namespaces import NamespaceStore
+from kernel_runtime.supervisor.carrying import NOT_LOADED
 from kernel_runtime.supervisor.scratch import Scratch
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
@@ -250,6 +251,9 @@ class Durability:
                 self._worker, self.engine.take_in, link, frozen_at
             )
         manifest = await self.scratch.tried(self.engine, self._worker, manifest, checkpoint)
+        manifest = await loop.run_in_executor(
+            self._worker, self._session.carrying.into, id, manifest, store
+        )
         ref = await loop.run_in_executor(self._worker, self.engine.publish, manifest)
         return Capture(
             KIND,
@@ -257,7 +261,13 @@ class Durability:
             "ready",
             bytes=sum(unit["bytes"] for unit in manifest["units"]),
             ref=ref,
-            not_captured=tuple(Note("variable", name, why) for name, why in manifest["lost"]),
+            not_captured=(
+                *(Note("variable", name, why) for name, why in manifest["lost"]),
+                *(
+                    Note("variable", name, f"{NOT_LOADED}: {why}")
+                    for name, why in manifest.get("carried", ())
+                ),
+            ),
             details={
                 "notices": manifest["notices"],
                 "hash_seed": manifest.get("hash_seed"),
