@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_runtime.blob_channel import ChannelError
 from kernel_runtime.engines.dill.engine import NAME, DillEngine, Loaded
+from kernel_runtime.engines.loaded import MONOTONIC, clock_inside_ns
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, RestoreRefused
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.namespaces import NamespaceStore
@@ -246,6 +247,7 @@ class Durability:
         added = store.put_bytes
         checkpoint = self._session.timeline[id]
         frozen_at = checkpoint.created_at.timestamp()
+        clock_ns = clock_inside_ns(self._session.sandbox)
         async with self.copy(id) as link:
             manifest = await loop.run_in_executor(
                 self._worker, self.engine.take_in, link, frozen_at
@@ -271,6 +273,7 @@ class Durability:
             details={
                 "notices": manifest["notices"],
                 "hash_seed": manifest.get("hash_seed"),
+                MONOTONIC: clock_ns,
                 "stored_bytes": store.put_bytes - added,
                 "took_ms": (time.perf_counter() - started) * 1e3,
             },

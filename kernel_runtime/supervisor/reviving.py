@@ -7,9 +7,10 @@ import asyncio
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.dill.carrying import may_be_missing
 from kernel_runtime.engines.dill.engine import Loaded
+from kernel_runtime.engines.loaded import behind_s
 from kernel_runtime.errors import RestoreFailed, SandboxError
 from kernel_runtime.supervisor.checkpoints import Taken
-from kernel_runtime.supervisor.durable import lost_lines
+from kernel_runtime.supervisor.durable import KIND, lost_lines
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.planning import Plan, Planner
 from kernel_runtime.supervisor.tree_captures import tree_of
@@ -90,9 +91,24 @@ class Reviver(Planner):
             _check_whole(plan, loaded)
         session.hash_seed = seed
         plan.lost = {name for name, _ in loaded.lost}
-        plan.warnings += [PORTABLE, *session.carrying.loaded(plan.namespace, loaded)]
+        plan.warnings += [
+            PORTABLE,
+            *self._clock(plan.target),
+            *session.carrying.loaded(plan.namespace, loaded),
+        ]
         plan.warnings += lost_lines(loaded)
         return executor
+
+    def _clock(self, checkpoint: Checkpoint) -> list[str]:
+        """What to say of the monotonic clock, where it could not be put ahead."""
+        capture = checkpoint.capture(KIND)
+        behind = behind_s(capture.details, self._session.sandbox) if capture is not None else 0
+        if not behind:
+            return []
+        return [
+            f"the monotonic clock is {behind:.0f} s behind that of the checkpoint (another "
+            "machine, or a reboot): what a variable holds of it lies ahead"
+        ]
 
     async def with_children(self, checkpoint: Checkpoint, tree: Capture) -> Executor:
         """The process and its children. Raises RestoreFailed; then nothing of them is left."""

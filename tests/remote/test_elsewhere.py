@@ -1,4 +1,4 @@
-"""Through a machine that cannot load everything, and back: the end of case remote-07."""
+"""Through another machine, and back: the end of case remote-07, and case remote-05."""
 
 from __future__ import annotations
 
@@ -91,3 +91,27 @@ def test_pushing_back_loses_nothing(
     assert kernel.run("print(a, both, b, c, Mine.k, 'mine' in dir())").out == "1 of B 2 4 3 False"
     checkpoint(kernel, "C5")
     assert not notes(kernel, "C5")
+
+
+def test_the_clock_goes_on_elsewhere(
+    start_notebook: Start,
+    directory: Remote,
+    tt: Command,
+    tmp_path: Path,
+    later: tuple[str, ...],
+) -> None:
+    """Case remote-05, on a machine that has been up for a shorter time; variables alone."""
+    path = tmp_path / "A" / "a.ipynb"
+    write_notebook(path)
+    kernel = start_notebook(cwd=path.parent, env={"JPY_SESSION_NAME": str(path)}, prefix=later)
+    kernel.run("import time; t0 = time.monotonic()")
+    checkpoint(kernel, "C1")
+    end(kernel)
+    tt("push", directory.url, path)
+    path, store = tmp_path / "B" / "b.ipynb", tmp_path / "store of B"
+    write_notebook(path)
+    tt("pull", directory.url, "--as", path, store=store)
+    env = {"JPY_SESSION_NAME": str(path), "JUPYTER_TIMETRAVEL_STORE": str(store)}
+    kernel = start_notebook(cwd=path.parent, env=env)
+    assert "a fresh one has the variables" in kernel.run("%restore C1").text()
+    assert kernel.run("print(0 < time.monotonic() - t0 < 90_000)").out == "True"
