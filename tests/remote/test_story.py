@@ -210,6 +210,10 @@ def test_a_machine_that_lacks_a_feature(
     told = kernel.run("%restore C2").text()
     assert "the processor has no avx1024z" in told and "a fresh one has the variables" in told
     assert kernel.run("print(name, r == float((a * 2).sum()))").out == "from-big-machine True"
+    kernel.run("name = 'here'")
+    told = kernel.run("%restore C2 --force").text()  # that ends a cell, and starts no such process
+    assert "the processor has no avx1024z" in told and "a fresh one has the variables" in told
+    assert kernel.run("print(name)").out == "from-big-machine"
     end(kernel)
     of_machine(other, keys, {**HERE, "features": HERE["features"][1:]})
     assert "process: yes" in tt("show", path, "C2", store=other), "it is here alone: no reason"
