@@ -372,6 +372,17 @@ def ability() -> Callable[[str, bool], None]:
 
 
 @pytest.fixture
+def later() -> tuple[str, ...]:
+    """What starts a program as on a machine that has been up for a day longer
+    (time_namespaces(7))."""
+    prefix = ("unshare", "-U", "-c", "-T", "--monotonic", "100000")
+    clock = [sys.executable, "-c", "import time; print(time.monotonic())"]
+    said = subprocess.run([*prefix, *clock], capture_output=True, text=True, check=False).stdout
+    needs("time namespaces, kept by exec", float(said or 0) > time.monotonic() + 90_000)
+    return prefix
+
+
+@pytest.fixture
 def small(tmp_path: Path, ability: Any) -> Iterator[Path]:
     """A store on a disk of 80 MiB."""
     where = tmp_path / "store"

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from typing import Any, Final, get_args
 
 from jupyter_timetravel.exchange import cells
+from kernel_runtime.engines.loaded import MONOTONIC, clock_of
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.timeline import Capture, Checkpoint, Timeline, TimelineState, new_id
 from kernel_runtime.timeline.model import (
@@ -219,7 +220,9 @@ def _capture(given: Capture, row: Mapping[str, Any], images: Collection[str]) ->
     ref = row["ref"]
     if not isinstance(ref, str) or not _DIGEST.fullmatch(ref):
         raise NoManifest(f"a capture names something that is no content ({ref!r:.80})")
-    return replace(given, ref=ref)
+    clock_ns = clock_of(row["details"])
+    clock = {MONOTONIC: clock_ns} if clock_ns else {}
+    return replace(given, ref=ref, details={**given.details, **clock})
 
 
 def _stacks(details: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,6 +92,8 @@ def rewrite(
     made = without({**manifest, "units": units}, [(name, "") for name in emptied])
     lost = [*manifest["lost"], *([name, why] for name, why in found.lost.items())]
     rest = needle.cleaned_fields({k: v for k, v in made.items() if k != "units"} | {"lost": lost})
+    if "carried" in rest:
+        rest["carried"] = [one for one in rest["carried"] if one[0] not in found.lost]
     if "state" in rest:
         imports = [one for one in rest["state"].get("imports", []) if one[0] not in found.lost]
         rest["state"] = {**rest["state"], "imports": imports}

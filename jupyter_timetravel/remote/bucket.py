@@ -39,6 +39,7 @@ _CREDENTIALS: Final = (
     "InvalidClientTokenId",
     "AuthFailure",
 )
+_OF_CREDENTIALS: Final = ("token", "redential", "Account must be specified")
 _MEND_CREDENTIALS: Final = (
     "See that the credentials in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
     "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and its key) are those of somebody "
@@ -185,7 +186,7 @@ class Bucket:
             mend = _MEND_NETWORK
             if isinstance(error, (PermissionDeniedError, UnauthenticatedError, PermissionError)):
                 mend = _MEND_CREDENTIALS if self._directory is None else "See that it is yours."
-            elif code in _CREDENTIALS or "token" in text or "redential" in text:
+            elif code in _CREDENTIALS or any(word in text for word in _OF_CREDENTIALS):
                 mend = _MEND_CREDENTIALS
             elif isinstance(error, FileNotFoundError) and self._directory is not None:
                 mend = "Give a directory that something was pushed to."

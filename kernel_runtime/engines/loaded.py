@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kernel_runtime.sandbox.base import Sandbox
-from kernel_runtime.timeline.model import Note
+from kernel_runtime.timeline.model import Checkpoint, Note
 
 MONOTONIC: Final = "monotonic_ns"
-"""Key of an image's details: its process's monotonic clock when it was written."""
+"""Key of a capture's details: its process's monotonic clock when it was written to the disk."""
+
+_LATEST_NS: Final = 100 * 365 * 24 * 3600 * 10**9
+"""A clock that says more is none: no machine runs that long."""
 
 _LOST: Final = {
     1: ("memory", "the program break was not put back: the heap grows elsewhere"),
@@ -27,10 +31,30 @@ def clock_inside_ns(sandbox: Sandbox) -> int:
     return time.monotonic_ns() + sandbox.clock_ahead_ns
 
 
+def clock_of(details: Mapping[str, Any]) -> int:
+    """What a capture's details say of that clock; 0 where they do not, or it can be none."""
+    found = details.get(MONOTONIC)
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= _LATEST_NS:
+        return 0
+    return found
+
+
+def clock_ahead_ns(checkpoints: Iterable[Checkpoint]) -> int:
+    """By how much the clock inside must be ahead so that it is behind for none of them: the
+    monotonic clock starts anew with the machine, and is another one on another machine."""
+    held = (c for one in checkpoints for c in one.captures if c.state == "ready")
+    return max(0, max((clock_of(c.details) for c in held), default=0) - time.monotonic_ns())
+
+
+def behind_s(details: Mapping[str, Any], sandbox: Sandbox) -> float:
+    """Seconds by which the clock inside is behind that of a capture; 0 if it is not."""
+    return max(0, clock_of(details) - clock_inside_ns(sandbox)) / 1e9
+
+
 def clock_notes(details: dict[str, Any], sandbox: Sandbox) -> list[Note]:
     """Where the monotonic clock is behind, who waits for a point in time waits longer."""
-    behind_s = (details.get(MONOTONIC, 0) - clock_inside_ns(sandbox)) / 1e9
-    if behind_s <= 0:
+    behind = behind_s(details, sandbox)
+    if not behind:
         return []
-    text = f"is {behind_s:.0f} s behind (a reboot): what sleeps until a point in time wakes later"
+    text = f"is {behind:.0f} s behind (a reboot): what sleeps until a point in time wakes later"
     return [Note("clock", "monotonic", text)]

@@ -203,6 +203,7 @@ class Checkpointer:
                 session.memory.last_cow_tax_ms = frozen.details.get("cow_tax_ms")
         session.captures.publish(id)
         session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
+        session.carrying.took(checkpoint)
         session.durability.after_checkpoint(checkpoint)
         if not move:
             session.memory.after_checkpoint()

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_runtime.blob_channel import ChannelError
 from kernel_runtime.engines.dill.engine import NAME, DillEngine, Loaded
+from kernel_runtime.engines.loaded import MONOTONIC, clock_inside_ns
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, RestoreRefused
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.namespaces import NamespaceStore
+from kernel_runtime.supervisor.carrying import NOT_LOADED
 from kernel_runtime.supervisor.scratch import Scratch
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
@@ -245,11 +247,15 @@ class Durability:
         added = store.put_bytes
         checkpoint = self._session.timeline[id]
         frozen_at = checkpoint.created_at.timestamp()
+        clock_ns = clock_inside_ns(self._session.sandbox)
         async with self.copy(id) as link:
             manifest = await loop.run_in_executor(
                 self._worker, self.engine.take_in, link, frozen_at
             )
         manifest = await self.scratch.tried(self.engine, self._worker, manifest, checkpoint)
+        manifest = await loop.run_in_executor(
+            self._worker, self._session.carrying.into, id, manifest, store
+        )
         ref = await loop.run_in_executor(self._worker, self.engine.publish, manifest)
         return Capture(
             KIND,
@@ -257,10 +263,17 @@ class Durability:
             "ready",
             bytes=sum(unit["bytes"] for unit in manifest["units"]),
             ref=ref,
-            not_captured=tuple(Note("variable", name, why) for name, why in manifest["lost"]),
+            not_captured=(
+                *(Note("variable", name, why) for name, why in manifest["lost"]),
+                *(
+                    Note("variable", name, f"{NOT_LOADED}: {why}")
+                    for name, why in manifest.get("carried", ())
+                ),
+            ),
             details={
                 "notices": manifest["notices"],
                 "hash_seed": manifest.get("hash_seed"),
+                MONOTONIC: clock_ns,
                 "stored_bytes": store.put_bytes - added,
                 "took_ms": (time.perf_counter() - started) * 1e3,
             },

@@ -86,13 +86,6 @@ class Images:
             and not (session.executor is not None and session.executor.hello["freezer"])
         )
 
-    def clock_ahead_ns(self) -> int:
-        """By how much the clock inside must be ahead so that it is behind for no image: the
-        monotonic clock starts anew with the machine."""
-        images = [image for c in self._session.timeline for image in _written_of(c)]
-        newest = max((int(image.details.get(MONOTONIC, 0)) for image in images), default=0)
-        return max(0, newest - time.monotonic_ns())
-
     async def write(self, id: str) -> None:
         """Make the captures of one checkpoint. What failed is noted on it. Never raises.
 

@@ -62,6 +62,7 @@ class Launcher:
     async def _start(self) -> None:
         session = self._session
         session.take_up(await self._fresh(session.hash_seed))
+        session.carrying.nothing()
 
     async def fresh(self, hash_seed: str) -> Executor:
         """Start a process whose strings hash as that seed says. Raises RestoreFailed."""

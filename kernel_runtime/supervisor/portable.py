@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_runtime.blob_channel import ChannelError
+from kernel_runtime.engines.dill.carrying import may_be_missing
 from kernel_runtime.errors import (
     BadRequest,
     CheckpointRefused,
@@ -198,7 +199,7 @@ class Portable:
             loaded = await durability.load_in_scratch(manifest)
         except (RestoreRefused, CheckpointRefused, ChannelError) as error:
             return [str(error)]
-        known = {name for name, _ in manifest["lost"]}
+        known = may_be_missing(manifest)
         problems = [f"{name}: {why}" for name, why in loaded.lost if name not in known]
         here = set(loaded.summaries)
         # what is open in a file, say, can be tried with the files of the checkpoint only

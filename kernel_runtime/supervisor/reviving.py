@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.dill.carrying import may_be_missing
 from kernel_runtime.engines.dill.engine import NAME as DILL
 from kernel_runtime.engines.dill.engine import Loaded
+from kernel_runtime.engines.loaded import behind_s
 from kernel_runtime.errors import RestoreFailed, SandboxError
 from kernel_runtime.supervisor.checkpoints import Taken
-from kernel_runtime.supervisor.durable import lost_lines
+from kernel_runtime.supervisor.durable import KIND, lost_lines
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.planning import Plan, Planner
 from kernel_runtime.supervisor.tree_captures import tree_of
@@ -94,17 +96,35 @@ class Reviver(Planner):
             _check_whole(plan, loaded)
         session.hash_seed = seed
         plan.lost = {name for name, _ in loaded.lost}
-        plan.warnings += [PORTABLE, *lost_lines(loaded)]
+        plan.warnings += [
+            PORTABLE,
+            *self._clock(plan.target),
+            *session.carrying.loaded(plan.namespace, loaded),
+        ]
+        plan.warnings += lost_lines(loaded)
         plan.brought_by = DILL
         return executor
+
+    def _clock(self, checkpoint: Checkpoint) -> list[str]:
+        """What to say of the monotonic clock, where it could not be put ahead."""
+        capture = checkpoint.capture(KIND)
+        behind = behind_s(capture.details, self._session.sandbox) if capture is not None else 0
+        if not behind:
+            return []
+        return [
+            f"the monotonic clock is {behind:.0f} s behind that of the checkpoint (another "
+            "machine, or a reboot): what a variable holds of it lies ahead"
+        ]
 
     async def with_children(self, checkpoint: Checkpoint, tree: Capture) -> Executor:
         """The process and its children. Raises RestoreFailed; then nothing of them is left."""
         try:
-            return await self._session.trees.wake(checkpoint, tree)
+            executor = await self._session.trees.wake(checkpoint, tree)
         except (RestoreFailed, SandboxError) as error:
             await self.stop_processes()  # what may have come up half way
             raise RestoreFailed(str(error)) from error
+        await self._session.carrying.woke(checkpoint.id)
+        return executor
 
     async def with_children_if_held(self, checkpoint: Checkpoint) -> Executor | str:
         """Likewise where a checkpoint has them; else why not, "" where it has none."""
@@ -144,6 +164,7 @@ class Reviver(Planner):
         """Wake a frozen process; return the executor. Raises RestoreFailed."""
         executor = self._session.launcher.new()
         await executor.wake(self._session.engine, frozen)
+        await self._session.carrying.woke(frozen.checkpoint)
         return executor
 
     async def present(self, safety: Taken) -> Executor:
@@ -159,7 +180,7 @@ class Reviver(Planner):
 def _check_whole(plan: Plan, loaded: Loaded) -> None:
     """Raise RestoreFailed if a variable that was written could not be loaded."""
     assert plan.namespace is not None
-    known = {name for name, _ in plan.namespace["lost"]}
+    known = may_be_missing(plan.namespace)
     lost = [f"{name}: {why}" for name, why in loaded.lost if name not in known]
     if lost:
         more = f" (and {len(lost) - _LOST_SHOWN} more)" if len(lost) > _LOST_SHOWN else ""

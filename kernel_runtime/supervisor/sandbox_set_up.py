@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_runtime import plugins
+from kernel_runtime.engines.loaded import clock_ahead_ns
 from kernel_runtime.errors import EnvironmentRefused, SandboxError
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
@@ -93,7 +94,7 @@ class SandboxSetUp:
         session = self._session
         session.sandbox = kind(*session.sandbox_events)
         session.sandbox.capabilities = session.config.root_capabilities
-        session.sandbox.clock_ahead_ns = session.images.clock_ahead_ns()
+        session.sandbox.clock_ahead_ns = clock_ahead_ns(session.timeline)
         await session.sandbox.start()
 
     @property

@@ -26,6 +26,7 @@ from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.supervisor.captures import Captures
+from kernel_runtime.supervisor.carrying import Carrying
 from kernel_runtime.supervisor.cells import Cells
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.checkpoints import Checkpointer
@@ -123,6 +124,7 @@ class Session:
         self.package_steps = PackageSteps(self)
         self.memory = MemoryKeeper(self)
         self.durability = Durability(self)
+        self.carrying = Carrying(self)
         self.images = Images(self, runtime_dir)
         self.trees = Trees(self)
         self.documents = KeptDocuments(self)

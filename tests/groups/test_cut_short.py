@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.conftest import PATIENCE, Notebook
 from tests.groups.conftest import ran
+from tests.server.server_world import running
 
 KILLED = ":kill"
 
@@ -155,3 +158,27 @@ def test_the_leases_of_a_coordinator_that_is_stopped_end(
     done = asked.wait()
     assert done.status in (0, 1)
     assert len(shown(tt)["records"]) == 1 + (done.status == 0)
+
+
+@pytest.mark.parametrize("step", ["group held", "group one captured", "group captured"])
+def test_a_server_that_is_killed_while_it_captures_a_group(
+    pair: Any,
+    tt: Callable[..., Any],
+    tmp_path: Path,
+    step: str,
+) -> None:
+    """group-02: the coordinator is a Jupyter server, and ends with -9; the members live on."""
+    root = tmp_path / "server"
+    root.mkdir()
+    same = ("JUPYTER_TIMETRAVEL_STORE", "JUPYTER_TIMETRAVEL_KEYS", "JUPYTER_RUNTIME_DIR")
+    env = {name: os.environ[name] for name in same}
+    with (
+        running(root, **env, TIMETRAVEL_FAULT=step + KILLED) as server,
+        server.as_user() as http,
+    ):
+        with pytest.raises(httpx.TransportError):
+            http.post("/groups/g/checkpoints", json={"timeout": PATIENCE})
+        assert server.process.wait(timeout=PATIENCE) == -signal.SIGKILL
+    assert states(pair) == [("2", "2"), ("2", "2")]
+    assert [one["complete"] for one in shown(tt)["records"]] == [True]
+    assert tt("checkpoint", "--group", "g")["record"]["number"] == 2

@@ -54,6 +54,8 @@ def test_a_member_that_is_waited_for_is_served(
     assert c.wait(asked).out == "b'ok1'"
     done = request.wait()
     assert done.status == 0, done
+    records = tt("list", "--group", "g")["records"]
+    assert [(one["title"], one["complete"]) for one in records] == [("G1", True)], "one entry"
     s.run('box["v"] = 99')
     c.run("ans = None")
     tt("restore", "--group", "g", "-1")

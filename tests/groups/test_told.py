@@ -43,3 +43,33 @@ def test_members_hear_of_their_group(
         assert b.run("print(x)").out == "1"  # and nothing else
         tt("group", "remove", "pair", "b")
         assert told(events) == ("", {})
+
+
+def test_the_others_are_told_that_one_alone_went_back(
+    on: Callable[..., Notebook], folder: Any, tt: Callable[..., Any]
+) -> None:
+    """group-01: what A's panel shows."""
+    a, b = on("a"), on("b")
+    ran(a, "va = 1")
+    ran(b, "vb = 1")
+    tt("group", "create", "pair", folder / "a.ipynb", folder / "b.ipynb")
+    made = tt("checkpoint", "--group", "pair")["record"]
+    ran(a, "va = 2")
+    ran(b, "vb = 2")
+    with (
+        Client.from_connection_file(a.manager.connection_file, timeout=PATIENCE) as client,
+        closing(client.events(timeout=PATIENCE)) as events,
+    ):
+        tt("restore", "--group", "pair", "G1", "--member", "b")
+        text, state = told(events)
+    assert text.startswith("b was restored to G1 (group pair); the group is mixed: a at ")
+    assert text.endswith(", b at G1."), text
+    assert state["member"] == "b" and state["title"] == "G1" and state["mixed"], state
+    shown = tt("group", "show", "pair")
+    assert shown["mixed"]
+    at = {one["name"]: one["at"] for one in shown["members"]}
+    assert at["b"] == made["title"] and at["a"] != made["title"]
+    assert (a.run("print(va)").text("stdout").splitlines()[-1], b.run("print(vb)").out) == (
+        "2",
+        "1",
+    )

@@ -237,18 +237,21 @@ def test_two_users_see_their_own_timelines_only(hub: Hub) -> None:
             client.list()
 
 
+def kept(client: Client, label: str) -> None:
+    """Wait until a checkpoint's variables are on the disk."""
+    end = time.monotonic() + PATIENCE
+    while not any(c.kind == "namespace" and c.state == "ready" for c in client.get(label).captures):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 def test_a_culled_server_resumes(hub: Hub) -> None:
     user = hub.sign_in("three")
     kernel = user.open("b.ipynb")
     assert user.run(kernel, "x = 41") == ""
     with user.client(kernel) as client:
         client.checkpoint("kept", label="kept")
-        end = time.monotonic() + PATIENCE
-        while not any(
-            c.kind == "namespace" and c.state == "ready" for c in client.get("kept").captures
-        ):
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        kept(client, "kept")
     user.stop()
     user.start()
     kernel = user.open("b.ipynb")

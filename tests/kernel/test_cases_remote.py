@@ -43,3 +43,45 @@ def test_05_a_pause_between_checkpoint_and_restore(
         assert "not brought back: timer: a thread cannot be kept" in report
         assert notebook.run("print(fired, 'timer' in globals())").out == "[] False"
     assert notebook.run("1 + 1").result == "2"
+
+
+@pytest.mark.parametrize("images", [True, False])
+def test_05_after_a_reboot_the_clock_goes_on(
+    start_notebook: Callable[..., Any],
+    document: dict[str, Any],
+    later: tuple[str, ...],
+    images: bool,
+) -> None:
+    """On a machine that has not been up for as long as a variable says, in both tiers."""
+    arguments = ("--Supervisor.durability=manual", f"--Supervisor.images={images}")
+    notebook = start_notebook(*arguments, prefix=later, **document)
+    notebook.run(TIMES)
+    for _ in range(2):  # the second one is of a process whose clock was put ahead
+        notebook.run("again = time.monotonic()")
+        notebook.run("%checkpoint")
+        number = notebook.head()["number"]
+        written = image(notebook, number) if images else durable(notebook, number)
+        assert written["state"] == "ready"
+        kill(notebook)
+        notebook = start_notebook(*arguments, **document)
+        report = notebook.run(f"%restore {number}").out
+        assert ("a fresh one has the variables" in report) is not images and "behind" not in report
+        assert notebook.run("print(time.monotonic() > again > t0)").out == "True"
+        assert notebook.run(SEEN).out.startswith("True")
+    assert notebook.run("print(time.monotonic() - t0 < 90_000, by_wall > 0)").out == "True True"
+
+
+def test_05_without_a_time_namespace_it_is_told(
+    start_notebook: Callable[..., Any], document: dict[str, Any], later: tuple[str, ...]
+) -> None:
+    arguments = ("--Supervisor.durability=manual", "--Supervisor.images=False")
+    notebook = start_notebook(*arguments, prefix=later, **document)
+    notebook.run("x = 1")
+    notebook.run("%checkpoint")
+    number = notebook.head()["number"]
+    assert durable(notebook, number)["state"] == "ready"
+    kill(notebook)
+    notebook = start_notebook(*arguments, "--Supervisor.sandbox=none", **document)
+    report = notebook.run(f"%restore {number}").out
+    assert "s behind that of the checkpoint" in report, report
+    assert notebook.run("x").result == "1"

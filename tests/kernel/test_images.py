@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from hashlib import blake2b
@@ -182,10 +180,6 @@ def test_a_damaged_image_gives_way_to_the_variables(
     assert notebook.run("y.append(2); x").result == "[1, 2]"
 
 
-LATER = ("unshare", "-U", "-c", "-T", "--monotonic", "100000")
-"""As on a machine that has been up for a day longer (time_namespaces(7))."""
-
-
 WAITERS = """
 import asyncio, threading, time
 async def sleeper():
@@ -201,12 +195,9 @@ thread = threading.Thread(target=waiter); thread.start()
 
 
 def test_after_a_reboot_sleeps_end_as_they_would_have(
-    start_notebook: Callable[..., Any], document: dict[str, Any], ability: Callable[..., None]
+    start_notebook: Callable[..., Any], document: dict[str, Any], later: tuple[str, ...]
 ) -> None:
-    clock = [sys.executable, "-c", "import time; print(time.monotonic())"]
-    later = subprocess.run([*LATER, *clock], capture_output=True, text=True).stdout
-    ability("time namespaces, kept by exec", float(later or 0) > time.monotonic() + 90_000)
-    notebook = start_notebook("--Supervisor.durability=manual", prefix=LATER, **document)
+    notebook = start_notebook("--Supervisor.durability=manual", prefix=later, **document)
     notebook.run(WAITERS)
     for _ in range(2):  # the second image is of a process whose clock was put ahead
         notebook.run(WAIT)

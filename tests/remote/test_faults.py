@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import random
-import shutil
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE, ROOT
 from tests.exchange.conftest import MAIN
 from tests.exchange.test_exchange import comparable
 from tests.exchange.world import World, contents_of
@@ -24,7 +26,11 @@ FLIPS = int(os.environ.get("TT_FLIPS", "6"))
 
 
 def started(
-    *words: str | Path, store: Path, world: World, remote: Remote
+    *words: str | Path,
+    store: Path,
+    world: World,
+    remote: Remote,
+    stderr: int = subprocess.STDOUT,
 ) -> subprocess.Popen[bytes]:
     """The command line as a child that goes on by itself."""
     return subprocess.Popen(
@@ -38,7 +44,7 @@ def started(
         },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
     )
 
 
@@ -111,31 +117,30 @@ def test_a_pull_is_killed(
 
 
 def test_flipped_bytes(
-    world: World, directory: Remote, tmp_path: Path, first: Command, mine: Command, other: Path
+    world: World, remote: Remote, first: Command, mine: Command, other: Path
 ) -> None:
-    base = tmp_path / "base"
-    first("push", base.as_uri())
-    names = sorted(str(p.relative_to(base)) for p in base.rglob("*") if p.is_file())
-    chosen = random.sample(names, min(FLIPS, len(names)))
-    chosen += [name for name in names if name.startswith("refs/")]
-    for number, name in enumerate(chosen):
-        copy = tmp_path / str(number)
-        shutil.copytree(base, copy)
-        whole = bytearray((copy / name).read_bytes())
+    first("push", remote.url, **remote.env)
+    objects = remote.names("objects")
+    for number, name in enumerate([*random.sample(objects, min(FLIPS, len(objects))), "refs"]):
+        (name,) = remote.names("refs") if name == "refs" else [name]
+        before = remote.read(name)
+        whole = bytearray(before)
         # a ref with another key's id is that key's, and not trusted: see test_foreign.py
         first_byte = 36 if name.startswith("refs/") else 0
         whole[random.randrange(first_byte, len(whole))] ^= 1 << random.randrange(8)
-        (copy / name).write_bytes(whole)
+        remote.write(name, bytes(whole))
         store = other / f"store{number}"
-        child = started("pull", copy.as_uri(), store=store, world=world, remote=directory)
-        told = child.communicate(timeout=60)[0].decode()
+        child = started("pull", remote.url, store=store, world=world, remote=remote)
+        told = child.communicate(timeout=PATIENCE)[0].decode()
         if child.returncode == 0:  # some bits of a compressed frame mean nothing: test_layout.py
             mine("check", store=store)
+            remote.write(name, before)
             continue
         assert "Nothing" in told or "as they were" in told, told
         assert sessions(mine, store) == []
-        first("push", copy.as_uri())
-        assert "pulled 6" in mine("pull", copy.as_uri(), store=store), "a push heals it"
+        first("push", remote.url, **remote.env)
+        told = mine("pull", remote.url, store=store, **remote.env)
+        assert "pulled 6" in told, "a push heals it"
 
 
 def test_an_object_is_missing(
@@ -214,3 +219,61 @@ def test_the_library_is_missing(first: Command, tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     told = first("push", tmp_path.as_uri(), status=1, PYTHONPATH=path)
     assert "jupyter_timetravel[remote]" in told
+
+
+@pytest.mark.slow
+def test_a_push_to_object_storage_is_killed(
+    world: World, s3: Remote, first: Command, mine: Command, other: Path
+) -> None:
+    """What had travelled is not sent again; who looks meanwhile sees nothing, or all of it."""
+    child = started("push", s3.url, store=world.store, world=world, remote=s3)
+    end = time.monotonic() + PATIENCE
+    while len(s3.names("objects")) < 3 and child.poll() is None:
+        assert time.monotonic() < end
+    child.kill()
+    child.communicate(timeout=PATIENCE)
+    before = s3.names("objects")
+    assert before and (s3.names("refs") == []) == (child.returncode == -signal.SIGKILL)
+    if child.returncode:
+        assert "has no timeline" in mine("pull", s3.url, status=1, **s3.env)
+    told = first("push", s3.url, **s3.env)
+    there = re.search(r"([\d,]+) were there", told)
+    assert there and int(there[1].replace(",", "")) >= len(before), told
+    assert "pulled 6" in mine("pull", s3.url, **s3.env)
+    mine("check")
+
+
+def test_what_travelled_is_not_sent_again(
+    world: World, remote: Remote, first: Command, mine: Command
+) -> None:
+    """As after a push that was cut short: some objects are there, and no ref names them."""
+    first("push", remote.url, **remote.env)
+    objects = remote.names("objects")
+    gone = objects[::2]
+    for name in [*gone, *remote.names("refs")]:
+        remote.remove(name)
+    told = first("push", remote.url, **remote.env)
+    sent = re.search(r"([\d,]+) objects? sent", told)
+    # the list of this push is a new one: it says when it was made
+    assert sent and len(gone) <= int(sent[1].replace(",", "")) <= len(gone) + 1, told
+    assert "pulled 6" in mine("pull", remote.url, **remote.env)
+
+
+def test_how_far_it_is_on_a_terminal(world: World, remote: Remote) -> None:
+    """One line, written over and over, taken away at the end; nothing where nobody looks."""
+    master, slave = pty.openpty()
+    with os.fdopen(master, "rb", buffering=0) as terminal:
+        words = ("push", remote.url)
+        child = started(*words, store=world.store, world=world, remote=remote, stderr=slave)
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the other end was closed
+            while data := terminal.read(65536):
+                shown += data
+        out = child.communicate(timeout=PATIENCE)[0]
+    assert child.returncode == 0, shown
+    lines = shown.split(b"\r\x1b[K")
+    assert re.fullmatch(rb"[\d,]+ objects? sent, [\d.]+ \w+(; [\d,]+ were there)?", lines[1]), shown
+    assert lines[-1] == b"" and b"\x1b" not in out
+    child = started(*words, store=world.store, world=world, remote=remote)
+    assert b"\x1b" not in child.communicate(timeout=PATIENCE)[0]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kernel_runtime import machine
 from kernel_runtime.store.database import open_store
 from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.images import ImageStore
@@ -190,7 +191,16 @@ def test_a_machine_that_lacks_a_feature(
     tt("pull", directory.url, "--as", path, store=other)
     told = tt("show", path, "C2", store=other)
     assert "process: yes" in told, told
-    with_feature(other, tmp_path / "keys", "avx1024z")
+    keys = tmp_path / "keys"
+    for made_on, why in (
+        ({"kernel": "1.2.3"}, f"the kernel is {HERE['kernel']}, not 1.2.3"),
+        ({"build": "#0"}, f"the kernel {HERE['kernel']} is another build ({HERE['build']})"),
+        ({"architecture": "vax"}, f"the processor is {HERE['architecture']}, not vax"),
+    ):
+        of_machine(other, keys, {**HERE, **made_on})
+        told = tt("show", path, "C2", store=other)
+        assert f"process: no, {why}" in told and "variables: yes" in told, told
+    of_machine(other, keys, {**HERE, "features": [*HERE["features"], "avx1024z"]})
     told = tt("show", path, "C2", store=other)
     assert "process: no, the processor has no avx1024z" in told and "variables: yes" in told
     kernel = start_notebook(
@@ -200,10 +210,27 @@ def test_a_machine_that_lacks_a_feature(
     told = kernel.run("%restore C2").text()
     assert "the processor has no avx1024z" in told and "a fresh one has the variables" in told
     assert kernel.run("print(name, r == float((a * 2).sum()))").out == "from-big-machine True"
+    kernel.run("name = 'here'")
+    told = kernel.run("%restore C2 --force").text()  # that ends a cell, and starts no such process
+    assert "the processor has no avx1024z" in told and "a fresh one has the variables" in told
+    assert kernel.run("print(name)").out == "from-big-machine"
+    end(kernel)
+    of_machine(other, keys, {**HERE, "features": HERE["features"][1:]})
+    assert "process: yes" in tt("show", path, "C2", store=other), "it is here alone: no reason"
+    kernel = start_notebook(
+        cwd=path.parent,
+        env={"JPY_SESSION_NAME": str(path), "JUPYTER_TIMETRAVEL_STORE": str(other)},
+    )
+    told = kernel.run("%restore C2").text()
+    assert "processor" not in told and "a fresh one has the variables" not in told
+    assert kernel.run("print(name, r == float((a * 2).sum()))").out == "from-big-machine True"
 
 
-def with_feature(store: Path, keys: Path, feature: str) -> None:
-    """Let the image in a store say that it needs a feature, as its maker would have written it."""
+HERE = machine.here()
+
+
+def of_machine(store: Path, keys: Path, made_on: dict[str, Any]) -> None:
+    """Let the image in a store say what machine it is of, as its maker would have written it."""
     images = ImageStore(store, Keys(keys))
     with contextlib.closing(open_store(store, Keys(keys))) as opened:
         (info,) = opened.timelines()
@@ -212,7 +239,7 @@ def with_feature(store: Path, keys: Path, feature: str) -> None:
         capture = checkpoint.capture("process", engine="image")
         assert capture is not None and capture.ref is not None
         manifest = images.manifest(capture.ref)
-        manifest["details"]["machine"]["features"].append(feature)
+        manifest["details"]["machine"] = made_on
         body = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
         signature = Keys(keys).sign("process image 1", body).encode()
         ref = digest_of(body)

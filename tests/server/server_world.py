@@ -141,8 +141,8 @@ class Server:
 
 
 @contextmanager
-def running(root: Path, *arguments: str) -> Iterator[Server]:
-    """A server whose files, store and keys are below a directory."""
+def running(root: Path, *arguments: str, **more: str) -> Iterator[Server]:
+    """A server whose files, store and keys are below a directory. more: of its environment."""
     for name in ("notebooks", "home"):
         (root / name).mkdir()
     (root / "runtime").mkdir(mode=0o700)
@@ -156,6 +156,7 @@ def running(root: Path, *arguments: str) -> Iterator[Server]:
         "JUPYTER_TIMETRAVEL_STORE": str(root / "store"),
         "JUPYTER_TIMETRAVEL_KEYS": str(root / "keys"),
         "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
+        **more,
     }
     env.pop("JPY_SESSION_NAME", None)
     command = [
@@ -177,7 +178,9 @@ def running(root: Path, *arguments: str) -> Iterator[Server]:
         )
     server: Server | None = None
     try:
-        server = Server(_address(process, root / "runtime", log), root, log, env, process)
+        server = Server(
+            _address(process, Path(env["JUPYTER_RUNTIME_DIR"]), log), root, log, env, process
+        )
         yield server
     finally:
         for kernel in server.kernels if server is not None else ():

@@ -93,7 +93,7 @@ class _Load:
         self.inputs: list[str] | None = None
         self.wanted: Collection[str] | None = None
         self._failed: dict[int, str] = {}
-        self._other_python = _other_python(str(manifest.get("python", "")))
+        self._python = str(manifest.get("python", ""))
         self._untried: set[int] = set()
         self._modules_of: dict[int, set[str]] = {}
         self._changed_sources = own_modules.changed_sources(manifest["state"]["own_sources"])
@@ -117,8 +117,10 @@ class _Load:
         self._imports(state["imports"])
         for kind in ("definitions", "module", "variables", "outputs", "settings"):
             for unit in self.units:
-                if unit["kind"] == kind:
+                if unit["kind"] == kind and not _is_carried(unit):
                     self._load(unit["id"])
+        for unit in filter(_is_carried, self.units):  # last: a class that is here comes first
+            self._load(unit["id"])
         if self.inputs is not None:
             ipython.put_inputs(self.session, self.inputs, state["input_names"])
         ipython.put_outputs(self.session, self.outputs, state)
@@ -166,8 +168,9 @@ class _Load:
         self._done.add(number)
         unit = self.units[number]
         reason = next(filter(None, map(self._load, unit["needs"])), None)
-        if reason is None and self._other_python and unit.get("code"):
-            reason = self._other_python  # nothing of it is unpickled
+        other = _other_python(str(unit.get("python", self._python))) if unit.get("code") else ""
+        if reason is None and other:
+            reason = other  # nothing of it is unpickled
         elif reason is not None:
             reason = f"what it is made of cannot be loaded: {reason}"
             if self._untried.intersection(unit["needs"]):
@@ -220,6 +223,9 @@ class _Load:
         classes, values, placements = _Unpickler(self, unit, plain).load()
         for placement in placements:
             sets.place(*placement)
+        if _is_carried(unit):
+            classes = {key: cls for key, cls in dict(classes).items() if key not in self.classes}
+            values = [(name, value) for name, value in values if name in unit["names"]]
         self.classes.update(classes)
         for name, value in values:
             if name == sources.NAME:
@@ -285,6 +291,12 @@ class _Load:
     def _apply(self, names: list[str]) -> None:
         for name in sorted(names, key=settings.order):
             self.loaded.notices += settings.apply(name, self.settings.pop(name), self.session)
+
+
+def _is_carried(unit: dict[str, Any]) -> bool:
+    """Whether it is another manifest's, whose process had what this one's could not load
+    (engines/dill/carrying.py): of its names only those that are listed are wanted."""
+    return "python" in unit
 
 
 def _other_python(made_by: str) -> str:
