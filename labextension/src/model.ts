@@ -2,6 +2,7 @@
 import { ISessionContext } from '@jupyterlab/apputils';
 import { Kernel, KernelMessage } from '@jupyterlab/services';
 import type * as nbformat from '@jupyterlab/nbformat';
+import { TranslationBundle } from '@jupyterlab/translation';
 import { JSONObject } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
@@ -46,7 +47,10 @@ export interface IOutcome {
 }
 
 export class Timeline extends Tree {
-  constructor(readonly context: ISessionContext) {
+  constructor(
+    readonly context: ISessionContext,
+    private _trans: TranslationBundle
+  ) {
     super();
     context.kernelChanged.connect(this._onKernel, this);
     context.statusChanged.connect(this._onStatus, this);
@@ -239,7 +243,7 @@ export class Timeline extends Tree {
     }
     this._waiting = [];
     try {
-      const can = await speaks(kernel);
+      const can = await speaks(kernel, this._trans);
       if (isLate()) {
         return;
       }
@@ -247,8 +251,8 @@ export class Timeline extends Tree {
         this._reset('unmanaged');
         return;
       }
-      await request(kernel, 'subscribe');
-      const listing = await request<IListing>(kernel, 'list');
+      await request(kernel, this._trans, 'subscribe');
+      const listing = await request<IListing>(kernel, this._trans, 'list');
       if (isLate()) {
         return;
       }
@@ -316,9 +320,11 @@ export class Timeline extends Tree {
   private async _request<T>(command: string, args: JSONObject): Promise<T> {
     const kernel = this.context.session?.kernel;
     if (!kernel) {
-      throw new Error('There is no kernel. Nothing was done; start one and try again.');
+      throw new Error(
+        this._trans.__('There is no kernel. Nothing was done; start one and try again.')
+      );
     }
-    return request<T>(kernel, command, args);
+    return request<T>(kernel, this._trans, command, args);
   }
 
   private _onKernel(): void {
