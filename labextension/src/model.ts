@@ -1,6 +1,6 @@
 /** The timeline of one notebook's or console's kernel: what is known of it, and what can be asked. */
 import { ISessionContext } from '@jupyterlab/apputils';
-import { Kernel, KernelMessage } from '@jupyterlab/services';
+import { Kernel, KernelMessage, Session } from '@jupyterlab/services';
 import type * as nbformat from '@jupyterlab/nbformat';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { JSONObject } from '@lumino/coreutils';
@@ -95,6 +95,8 @@ export class Timeline extends Tree {
   running: IRunning | null = null;
   /** What the kernel said of itself that is worth a line. */
   notice = '';
+  /** There is no kernel since it has ended by itself, or did not even start. */
+  hasDied = false;
   isDisposed = false;
 
   /** Go back. Throws Refused or Unanswered; `restored` is emitted when the kernel says so. */
@@ -327,8 +329,10 @@ export class Timeline extends Tree {
     return request<T>(kernel, this._trans, command, args);
   }
 
-  private _onKernel(): void {
+  private _onKernel(_: unknown, { newValue }: Session.ISessionConnection.IKernelChangedArgs): void {
     this.running = null;
+    // one that cannot start is not told to be dead: it is gone before it has said a word
+    this.hasDied = newValue === null && (this.hasDied || this.state === 'connecting');
     void this.refresh();
   }
 
@@ -338,6 +342,7 @@ export class Timeline extends Tree {
       this.running = null;
       this._stale = true;
       if (status === 'dead') {
+        this.hasDied = true;
         this._reset('absent'); // one that is ended by hand is gone when kernelChanged says so
         return;
       }

@@ -364,6 +364,13 @@ function Absence(props: IViewProps & { timeline: Timeline }): JSX.Element {
     case 'absent':
       return (
         <div className="jp-TimeTravel-empty">
+          {timeline.hasDied && (
+            <p role="alert">
+              {trans.__(
+                'The kernel has died, or could not start. In a terminal of the server, jupyter timetravel doctor says which package is missing, and in which Python.'
+              )}
+            </p>
+          )}
           <p>{trans.__('There is no kernel. What is on the disk can be resumed in a new one.')}</p>
           <button
             className="jp-mod-styled jp-mod-accept"

@@ -179,3 +179,35 @@ def installed_version() -> str:
     from importlib.metadata import version
 
     return version("jupyter_timetravel")
+
+
+def test_what_a_kernel_lacks_is_said(person: Notebook, server: Server) -> None:
+    """Without dill on the checkpoint, with the Python; without all of it where there is no list."""
+    specs = server.folder.parent / "home" / ".local" / "share" / "jupyter" / "kernels"
+    (specs / "bare").mkdir(parents=True)
+    argv = [sys.executable, "-I", "-S", "-m", "kernel_runtime", "-f", "{connection_file}"]
+    spec = {"argv": argv, "display_name": "Bare", "language": "python"}
+    (specs / "bare" / "kernel.json").write_text(json.dumps(spec))
+    cells = ["import sys; sys.modules['dill'] = None", "real = int.__dict__['real']; print('made')"]
+    path = server.notebook("lacks/dill.ipynb", cells)
+    person.open("lab", path, 2)
+    person.show_panel()
+    person.run(0)
+    person.run(1, "made")
+    partial = person.row(2).locator(".jp-mod-partial")
+    partial.wait_for()
+    hint = partial.get_attribute("title")
+    assert "real: a getset descriptor cannot be kept without the package dill" in hint
+    assert f"which {sys.executable} does not have" in hint
+
+    person.execute("docmanager:open", path=server.notebook("lacks/all.ipynb", ["1"], "bare"))
+    person.in_state("absent")
+    told = person.panel.get_by_role("alert")
+    person.expect(told).to_contain_text("jupyter timetravel doctor")
+
+    # one that a person has shut down has not died
+    person.execute("docmanager:open", path=path)
+    person.in_state("ready")
+    person.page.evaluate("() => void jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    person.in_state("absent")
+    person.expect(told).to_have_count(0)
