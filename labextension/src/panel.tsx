@@ -91,10 +91,12 @@ export class TimelinePanel extends ReactWidget {
     this._shown?.timeline.changed.disconnect(this._onChanged, this);
     this._shown?.changes.changed.disconnect(this.update, this);
     this._shown?.groups.changed.disconnect(this.update, this);
+    this._shown?.widget.title.changed.disconnect(this.update, this);
     this._shown = this._options.follower.current;
     this._shown?.timeline.changed.connect(this._onChanged, this);
     this._shown?.changes.changed.connect(this.update, this);
     this._shown?.groups.changed.connect(this.update, this);
+    this._shown?.widget.title.changed.connect(this.update, this);
     this._selected = null;
     this._selectedChanged.emit();
     this._onChanged();

@@ -95,7 +95,7 @@ export class ServerPart {
     }
     const { version } = await answer.json();
     const own = await this._ownVersion();
-    if (own !== version) {
+    if (own !== null && own !== version) {
       this._problem = {
         text: this._trans.__(
           'The sidebar is of version %1, the server part of jupyter_timetravel of version %2. They may not understand each other.',
@@ -110,16 +110,17 @@ export class ServerPart {
     return true;
   }
 
-  /** Of the sidebar as it is installed. */
-  private async _ownVersion(): Promise<string> {
+  /** Of the sidebar as it is installed; null where that is not on this server, or not to be read. */
+  private async _ownVersion(): Promise<string | null> {
     const folder = PageConfig.getOption('fullLabextensionsUrl');
-    const answer = await this._request(
-      new URL(`${folder}/${NAME}/package.json`, this._settings.baseUrl).href
-    );
-    if (!answer.ok) {
-      return this._trans.__('unknown (HTTP %1)', answer.status);
+    try {
+      const { href } = new URL(`${folder}/${NAME}/package.json`, this._settings.baseUrl);
+      const answer = await this._request(href);
+      return answer.ok ? (await answer.json()).version : null;
+    } catch (error) {
+      console.debug(`${NAME}: its own version could not be read.`, error);
+      return null;
     }
-    return (await answer.json()).version;
   }
 
   private _request(url: string, body?: JSONObject): Promise<Response> {

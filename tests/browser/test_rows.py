@@ -70,6 +70,13 @@ def test_a_row_tells_label_comment_first_line_and_size(
     assert not person.serious("#jp-timetravel-panel")
     assert not person.serious(".jp-TimeTravel-undoneBadge")
 
+    # the heading follows a new name
+    renamed = path.replace("rows", "renamed")
+    person.page.evaluate(
+        "([from, to]) => jupyterapp.serviceManager.contents.rename(from, to)", [path, renamed]
+    )
+    person.expect(person.panel.locator("h2").first).to_have_text(renamed)
+
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 def test_a_badge_counts_undone_cells(
