@@ -3,8 +3,9 @@
     python bench/sidebar.py [--rounds N] [--checkpoints N]
 
 A real JupyterLab in a real Chromium (tests/browser/browsing.py), with the sidebar installed.
-A restore is measured in the page, from the click (preview off) to the frame in which the panel and
-the marks of the notebook show it; the kernel's own time, as its result tells it, is told apart.
+A restore is measured in the page, from the click (preview off) to the frame in which the panel, the
+mark of the cell and the badge that counts such cells show it: each restore changes them. The
+own time of the kernel, as its result tells it, is told apart.
 Cells run one after the other, with the panel open and shut in turns.
 """
 
@@ -32,8 +33,15 @@ CLICK = """async number => {
   const frame = () => new Promise(resolve => requestAnimationFrame(resolve));
   const button = document.querySelector(
     `.jp-TimeTravel-row[data-number="${number}"] .jp-TimeTravel-restore`);
+  const notebook = jupyterapp.shell.currentWidget.node;
+  const undone = () => notebook.querySelectorAll('.jp-TimeTravel-undone').length;
+  const badge = () => Number(
+    notebook.querySelector('.jp-TimeTravel-undoneBadge button')?.dataset.count ?? 0);
+  const wanted = 1 - undone(); // of one cell that ran
   const isShown = () =>
     took !== null &&
+    undone() === wanted &&
+    badge() === wanted &&
     document.querySelector(`.jp-TimeTravel-row[data-number="${number}"][data-head="true"]`) &&
     panel.node.dataset.running === 'false';
   const begin = performance.now();
@@ -100,7 +108,8 @@ def restores(person: Notebook, rounds: int) -> None:
             "() => [...document.querySelectorAll('.jp-TimeTravel-row')]"
             ".filter(r => r.dataset.head !== 'true').map(r => +r.dataset.number)"
         )
-        total, took = person.page.evaluate(CLICK, shown[1])
+        # the newest of the others is where the session was before the last restore
+        total, took = person.page.evaluate(CLICK, shown[0])
         beyond.append(total - took)
         own.append(took)
     tell("click to shown, beyond the kernel's own restore (aim 150 ms)", beyond)

@@ -6,8 +6,10 @@ import { TranslationBundle } from '@jupyterlab/translation';
 
 import { DiffBody, GroupBody, IChoice, ILook, PreviewBody, ReplayBody } from './dialogs';
 import { IChosen } from './diff';
+import { exportCells, exportCheckpoint } from './exporting';
 import { ISubject } from './follow';
 import { membersOf } from './groups';
+import { ServerPart } from './server';
 import { holds, ICheckpoint, IRestored, ISettings, Only } from './tokens';
 
 export interface IActionSettings {
@@ -20,6 +22,7 @@ export interface IMeans {
   settings: IActionSettings;
   rendermime: IRenderMimeRegistry | null;
   contents: Contents.IManager;
+  server: ServerPart;
   trans: TranslationBundle;
 }
 
@@ -92,37 +95,17 @@ export class Actions {
     await this._attempt(async () => subject.document?.insertAgain(record));
   }
 
-  /** Write the cells that led to a checkpoint as a notebook. */
   async exportCells(subject: ISubject, record: ICheckpoint): Promise<void> {
-    const { contents } = this._means;
-    const own = subject.widget.sessionContext.path;
-    const answer = await InputDialog.getText({
-      title: this._trans.__('Export the Cells That Lead to #%1', record.number),
-      label: this._trans.__('A new notebook, without what was taken back'),
-      text: own.replace(/(\.ipynb)?$/, ` #${record.number}.ipynb`),
-      okLabel: this._trans.__('Export')
-    });
-    const path = (answer.value ?? '').trim();
-    if (!answer.button.accept || path === '') {
-      return;
-    }
     await this._attempt(async () => {
-      if (!path.endsWith('.ipynb')) {
-        throw new Error(this._trans.__('%1 does not end with .ipynb. Nothing was written.', path));
+      const path = await exportCells(subject, record, this._means);
+      if (path !== null) {
+        this._tell('success', this._trans.__('Written: %1', path));
       }
-      const isThere = await contents.get(path, { content: false }).then(
-        () => true,
-        () => false
-      );
-      if (isThere) {
-        throw new Error(
-          this._trans.__('%1 exists. Nothing was written; choose another name.', path)
-        );
-      }
-      const content = await subject.timeline.plainNotebook(record);
-      await contents.save(path, { type: 'notebook', format: 'json', content });
-      this._tell('success', this._trans.__('Written: %1', path));
     });
+  }
+
+  async exportCheckpoint(subject: ISubject, record: ICheckpoint): Promise<void> {
+    await exportCheckpoint(subject, record, this._means);
   }
 
   async checkpoint(subject: ISubject): Promise<void> {

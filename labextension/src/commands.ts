@@ -7,6 +7,7 @@ import { Actions } from './actions';
 import { Follower, ISubject } from './follow';
 import { beforeIcon, timeTravelIcon } from './icons';
 import { TimelinePanel } from './panel';
+import { ServerPart } from './server';
 import { CommandIDs, holds, ICheckpoint } from './tokens';
 
 type Args = ReadonlyPartialJSONObject;
@@ -16,6 +17,7 @@ export function addCommands(
   follower: Follower,
   panel: TimelinePanel,
   actions: Actions,
+  server: ServerPart,
   trans: TranslationBundle
 ): void {
   const { commands, shell } = app;
@@ -34,14 +36,16 @@ export function addCommands(
     id: string,
     label: string | ((record: ICheckpoint | null) => string),
     work: (subject: ISubject, record: ICheckpoint, args: Args) => unknown,
-    can: (record: ICheckpoint) => boolean = () => true
+    can: (record: ICheckpoint) => boolean = () => true,
+    isOffered: () => boolean = () => true
   ) =>
     commands.addCommand(id, {
       label: args => (typeof label === 'string' ? label : label(target(args))),
       isEnabled: args => {
         const record = target(args);
-        return record !== null && isFree() && can(record);
+        return record !== null && isFree() && isOffered() && can(record);
       },
+      isVisible: isOffered,
       execute: args => {
         const [on, record] = [subject(), target(args)];
         return on !== null && record !== null ? work(on, record, args) : undefined;
@@ -164,6 +168,13 @@ export function addCommands(
     actions.exportCells(on, record)
   );
   addAbout(
+    CommandIDs.exportCheckpoint,
+    trans.__('Export the Checkpoint…'),
+    (on, record) => actions.exportCheckpoint(on, record),
+    record => holds(record).memory || holds(record).files,
+    () => server.isHere
+  );
+  addAbout(
     CommandIDs.replay,
     trans.__('Replay from Here…'),
     (on, record) => actions.replay(on, record),
@@ -202,6 +213,7 @@ export function addCommands(
   const changed = () => commands.notifyCommandChanged();
   panel.selectedChanged.connect(changed);
   follower.currentChanged.connect(changed);
+  server.changed.connect(changed);
   const watch = (on: ISubject) => {
     on.timeline.changed.connect(changed);
     on.groups.changed.connect(changed);

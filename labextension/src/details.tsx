@@ -6,7 +6,7 @@ import React, { useEffect, useState } from 'react';
 import { summaryText } from './diff';
 import { IMoment, membersOf } from './groups';
 import { Timeline } from './model';
-import { Badges } from './rows';
+import { Badges, kindsOf } from './rows';
 import { CommandIDs, ICheckpoint, ISummary } from './tokens';
 import { moment, size } from './times';
 
@@ -27,10 +27,16 @@ const BUTTONS = [
   CommandIDs.asItWas,
   CommandIDs.comparePresent,
   CommandIDs.changed,
-  CommandIDs.exportCells
+  CommandIDs.exportCells,
+  CommandIDs.exportCheckpoint
 ];
 /** The important one, and those whose names are long. */
-const WIDE: string[] = [CommandIDs.restore, CommandIDs.asItWas, CommandIDs.comparePresent];
+const WIDE: string[] = [
+  CommandIDs.restore,
+  CommandIDs.asItWas,
+  CommandIDs.comparePresent,
+  CommandIDs.exportCheckpoint
+];
 
 export function Details(props: IDetailsProps): JSX.Element {
   const { timeline, record, commands, trans, moment: ofGroup } = props;
@@ -49,14 +55,7 @@ export function Details(props: IDetailsProps): JSX.Element {
     };
   }, [timeline, record.id]);
 
-  const kinds: Record<string, string> = {
-    fork: trans.__('Memory, at hand'),
-    process: trans.__('Memory, on the disk'),
-    overlay: trans.__('Packages, and files elsewhere'),
-    filesystem: trans.__("Files of the notebook's folder"),
-    namespace: trans.__('Variables, on the disk'),
-    document: trans.__('Cells of the notebook')
-  };
+  const kinds = kindsOf(trans);
   const states = {
     pending: trans.__('being written'),
     ready: trans.__('held'),
@@ -100,7 +99,11 @@ export function Details(props: IDetailsProps): JSX.Element {
           </button>
         </p>
       )}
-      {record.code && <pre dir="ltr">{record.code}</pre>}
+      {record.code && (
+        <pre dir="ltr" tabIndex={0}>
+          {record.code}
+        </pre>
+      )}
       <div className="jp-TimeTravel-buttons">
         {BUTTONS.filter(id => commands.isVisible(id, { checkpoint: record.id })).map(id => (
           <button

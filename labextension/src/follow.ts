@@ -1,6 +1,7 @@
 /** Which notebook or console is meant: the active one, or the one that was active last. */
 import { IConsoleTracker, ConsolePanel } from '@jupyterlab/console';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import { TranslationBundle } from '@jupyterlab/translation';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
@@ -8,6 +9,7 @@ import { ChangesReader } from './changes';
 import { NotebookDocument } from './document';
 import { Groups } from './groups';
 import { Timeline } from './model';
+import { ServerPart } from './server';
 
 /** A notebook or console with its timeline. They stay together: a row acts on its own kernel. */
 export interface ISubject {
@@ -22,7 +24,12 @@ export interface ISubject {
 }
 
 export class Follower {
-  constructor(notebooks: INotebookTracker | null, consoles: IConsoleTracker | null) {
+  constructor(
+    notebooks: INotebookTracker | null,
+    consoles: IConsoleTracker | null,
+    private _server: ServerPart,
+    private _trans: TranslationBundle
+  ) {
     notebooks?.forEach(panel => this._add(panel));
     consoles?.forEach(panel => this._add(panel));
     notebooks?.widgetAdded.connect((_, panel) => this._add(panel));
@@ -65,11 +72,11 @@ export class Follower {
     if (this._subjects.has(widget) || widget.isDisposed) {
       return;
     }
-    const timeline = new Timeline(widget.sessionContext);
+    const timeline = new Timeline(widget.sessionContext, this._trans);
     const document =
       widget instanceof NotebookPanel ? new NotebookDocument(widget, timeline) : null;
     const changes = new ChangesReader(timeline);
-    const groups = new Groups(timeline);
+    const groups = new Groups(timeline, this._server);
     const subject = { widget, timeline, changes, groups, document };
     this._subjects.set(widget, subject);
     widget.disposed.connect(() => {

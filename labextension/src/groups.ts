@@ -1,10 +1,8 @@
 /** The groups that a session is a member of, as the server has them (docs/groups.md). */
-import { Kernel, ServerConnection } from '@jupyterlab/services';
-import { JSONObject } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { Timeline } from './model';
-import { Refused } from './protocol';
+import { ServerPart } from './server';
 import { ICheckpoint, IRestored } from './tokens';
 
 export interface IGroupRecord {
@@ -37,7 +35,10 @@ export interface IGroupRestored {
 }
 
 export class Groups {
-  constructor(private _timeline: Timeline) {
+  constructor(
+    private _timeline: Timeline,
+    private _server: ServerPart
+  ) {
     _timeline.regrouped.connect(() => void this.refresh());
     void this.refresh();
   }
@@ -61,12 +62,13 @@ export class Groups {
     const round = ++this._round;
     const kernel = this._timeline.kernel;
     let groups: IGroup[] = [];
-    if (kernel !== null && this._timeline.state === 'ready') {
+    const isReady = kernel !== null && this._timeline.state === 'ready';
+    if (isReady && (await this._server.find())) {
       try {
         const path = `groups?session=${encodeURIComponent(kernel.id)}`;
-        groups = (await ask<{ groups: IGroup[] }>(kernel, path)).groups;
+        groups = (await this._server.ask<{ groups: IGroup[] }>(path)).groups;
       } catch (error) {
-        // a server without this interface has no groups
+        // a session that this server does not know is in no group
         console.debug('jupyter-timetravel: the groups could not be read.', error);
       }
     }
@@ -86,57 +88,26 @@ export class Groups {
   /** Capture all members once all are at rest. Throws Refused. */
   async checkpoint(group: string, comment: string): Promise<IGroupRecord> {
     const path = `groups/${encodeURIComponent(group)}/checkpoints`;
-    return (await this._ask<{ record: IGroupRecord }>(path, { comment })).record;
+    return (await this._server.ask<{ record: IGroupRecord }>(path, { comment })).record;
   }
 
   /** Take all members back to a moment; `dry`: only tell what that would change. Throws Refused. */
   async restore({ group, record }: IMoment, dry: boolean): Promise<IGroupRestored> {
     const path = `groups/${encodeURIComponent(group)}/restore`;
-    const asked = () => this._ask<IGroupRestored>(path, { record: record.id, dry_run: dry });
+    const asked = () => this._server.ask<IGroupRestored>(path, { record: record.id, dry_run: dry });
     return dry ? asked() : this._timeline.takenBack(asked);
   }
 
   /** Take all members back to before the last restore of the group. Throws Refused. */
   async undo(group: string): Promise<IGroupRestored> {
     const path = `groups/${encodeURIComponent(group)}/restore`;
-    return this._timeline.takenBack(() => this._ask<IGroupRestored>(path, { undo: true }));
-  }
-
-  private async _ask<T>(path: string, body: JSONObject): Promise<T> {
-    const { kernel } = this._timeline;
-    if (kernel === null) {
-      throw new Error('There is no kernel. Nothing was done; start one and try again.');
-    }
-    return ask<T>(kernel, path, body);
+    return this._timeline.takenBack(() => this._server.ask<IGroupRestored>(path, { undo: true }));
   }
 
   private _changed = new Signal<this, void>(this);
   private _groups: IGroup[] = [];
   private _moments = new Map<string, IMoment>();
   private _round = 0;
-}
-
-/** Ask the server of a kernel; with a body it is a POST. */
-async function ask<T>(
-  kernel: Kernel.IKernelConnection,
-  path: string,
-  body?: JSONObject
-): Promise<T> {
-  const { serverSettings } = kernel;
-  const answer = await ServerConnection.makeRequest(
-    `${serverSettings.baseUrl}api/timetravel/${path}`,
-    // not the usual no-store, for which a number is put into the query
-    {
-      cache: 'no-cache',
-      ...(body !== undefined && { method: 'POST', body: JSON.stringify(body) })
-    },
-    serverSettings
-  );
-  const told = await answer.json();
-  if (!answer.ok) {
-    throw new Refused(told.error ?? 'Error', told.message ?? answer.statusText);
-  }
-  return told as T;
 }
 
 /** Who is in a moment of a group, each with the number of its checkpoint. */

@@ -17,8 +17,10 @@ import { addCommands } from './commands';
 import { Follower, ISubject } from './follow';
 import { Marks } from './marks';
 import { TimelinePanel } from './panel';
+import { ServerPart } from './server';
 import { CommandIDs, DEFAULTS, ISettings, PLUGIN } from './tokens';
 import { menuButton } from './toolbar';
+import { Undone, UndoneBadge } from './undone';
 
 const PALETTE = [
   CommandIDs.open,
@@ -35,6 +37,7 @@ const PALETTE = [
   CommandIDs.compare,
   CommandIDs.changed,
   CommandIDs.exportCells,
+  CommandIDs.exportCheckpoint,
   CommandIDs.insertAgain,
   CommandIDs.replay,
   CommandIDs.label,
@@ -86,22 +89,30 @@ const plugin: JupyterFrontEndPlugin<void> = {
         await loaded?.set(name, value);
       }
     };
-    const follower = new Follower(notebooks, consoles);
+    const { contents, serverSettings } = app.serviceManager;
+    const server = new ServerPart(serverSettings, trans);
+    const follower = new Follower(notebooks, consoles, server, trans);
     labShell?.currentChanged.connect((_, args) => follower.follow(args.newValue));
-    const { contents } = app.serviceManager;
-    const actions = new Actions({ settings, rendermime, contents, trans });
+    const actions = new Actions({ settings, rendermime, contents, server, trans });
     const panel = new TimelinePanel({
       follower,
       commands: app.commands,
       settings: () => settings.now,
+      server,
       trans
     });
-    addCommands(app, follower, panel, actions, trans);
+    addCommands(app, follower, panel, actions, server, trans);
     app.shell.add(panel, 'right', { rank: 600, type: 'Time Travel' });
     restorer?.add(panel, panel.id);
     PALETTE.forEach(command => palette?.addItem({ command, category: trans.__('Time Travel') }));
     toolbars?.addFactory<NotebookPanel>('Notebook', 'timetravel', () =>
       menuButton(app.commands, trans)
+    );
+    const undone = new Undone();
+    toolbars?.addFactory<NotebookPanel>(
+      'Notebook',
+      'timetravel-undone',
+      notebook => new UndoneBadge(notebook, undone, trans)
     );
 
     const marks: Marks[] = [];
@@ -129,7 +140,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
         }
       });
       if (subject.document !== null) {
-        marks.push(new Marks(subject, app.commands, () => settings.now, trans));
+        marks.push(new Marks(subject, app.commands, () => settings.now, undone, trans));
       }
     };
     for (const subject of follower.subjects) {

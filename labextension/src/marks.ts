@@ -10,6 +10,7 @@ import { CommandRegistry } from '@lumino/commands';
 import { ISubject } from './follow';
 import { beforeIcon } from './icons';
 import { CommandIDs, ICheckpoint, ISettings } from './tokens';
+import { Undone } from './undone';
 
 const UNDONE = 'jp-TimeTravel-undone';
 const SINCE = 'jp-TimeTravel-since';
@@ -20,6 +21,7 @@ export class Marks {
     private _subject: ISubject,
     private _commands: CommandRegistry,
     private _settings: () => ISettings,
+    private _marked: Undone,
     private _trans: TranslationBundle
   ) {
     const { timeline, document } = _subject;
@@ -34,11 +36,6 @@ export class Marks {
       NotebookActions.executionScheduled.disconnect(this._onRun, this)
     );
     this.update();
-  }
-
-  /** How many cells are marked as undone. */
-  get count(): number {
-    return this._undone.size;
   }
 
   update(): void {
@@ -95,14 +92,17 @@ export class Marks {
     if (panel.isDisposed) {
       return;
     }
-    this._cells = panel.content.widgets.length;
-    for (const cell of panel.content.widgets) {
+    const { widgets } = panel.content;
+    this._cells = widgets.length;
+    for (const cell of widgets) {
       const id = cell.model.id;
       this._mark(cell, UNDONE, this._undone.has(id), this._trans.__('undone'));
       this._mark(cell, SINCE, this._since.has(id), this._trans.__('made since'));
       this._button(cell, this._subject.timeline.beforeCell(id));
     }
-    panel.node.dataset.timetravelUndone = String(this._undone.size);
+    const marked = widgets.flatMap((cell, at) => (this._undone.has(cell.model.id) ? [at] : []));
+    this._marked.set(panel, marked);
+    panel.node.dataset.timetravelUndone = String(marked.length);
   }
 
   private _mark(cell: Cell, name: string, wanted: boolean, text: string): void {

@@ -1,7 +1,8 @@
 /** The timeline of one notebook's or console's kernel: what is known of it, and what can be asked. */
 import { ISessionContext } from '@jupyterlab/apputils';
-import { Kernel, KernelMessage } from '@jupyterlab/services';
+import { Kernel, KernelMessage, Session } from '@jupyterlab/services';
 import type * as nbformat from '@jupyterlab/nbformat';
+import { TranslationBundle } from '@jupyterlab/translation';
 import { JSONObject } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
@@ -46,7 +47,10 @@ export interface IOutcome {
 }
 
 export class Timeline extends Tree {
-  constructor(readonly context: ISessionContext) {
+  constructor(
+    readonly context: ISessionContext,
+    private _trans: TranslationBundle
+  ) {
     super();
     context.kernelChanged.connect(this._onKernel, this);
     context.statusChanged.connect(this._onStatus, this);
@@ -91,6 +95,8 @@ export class Timeline extends Tree {
   running: IRunning | null = null;
   /** What the kernel said of itself that is worth a line. */
   notice = '';
+  /** There is no kernel since it has ended by itself, or did not even start. */
+  hasDied = false;
   isDisposed = false;
 
   /** Go back. Throws Refused or Unanswered; `restored` is emitted when the kernel says so. */
@@ -239,7 +245,7 @@ export class Timeline extends Tree {
     }
     this._waiting = [];
     try {
-      const can = await speaks(kernel);
+      const can = await speaks(kernel, this._trans);
       if (isLate()) {
         return;
       }
@@ -247,8 +253,8 @@ export class Timeline extends Tree {
         this._reset('unmanaged');
         return;
       }
-      await request(kernel, 'subscribe');
-      const listing = await request<IListing>(kernel, 'list');
+      await request(kernel, this._trans, 'subscribe');
+      const listing = await request<IListing>(kernel, this._trans, 'list');
       if (isLate()) {
         return;
       }
@@ -316,13 +322,17 @@ export class Timeline extends Tree {
   private async _request<T>(command: string, args: JSONObject): Promise<T> {
     const kernel = this.context.session?.kernel;
     if (!kernel) {
-      throw new Error('There is no kernel. Nothing was done; start one and try again.');
+      throw new Error(
+        this._trans.__('There is no kernel. Nothing was done; start one and try again.')
+      );
     }
-    return request<T>(kernel, command, args);
+    return request<T>(kernel, this._trans, command, args);
   }
 
-  private _onKernel(): void {
+  private _onKernel(_: unknown, { newValue }: Session.ISessionConnection.IKernelChangedArgs): void {
     this.running = null;
+    // one that cannot start is not told to be dead: it is gone before it has said a word
+    this.hasDied = newValue === null && (this.hasDied || this.state === 'connecting');
     void this.refresh();
   }
 
@@ -332,6 +342,7 @@ export class Timeline extends Tree {
       this.running = null;
       this._stale = true;
       if (status === 'dead') {
+        this.hasDied = true;
         this._reset('absent'); // one that is ended by hand is gone when kernelChanged says so
         return;
       }

@@ -12,12 +12,14 @@ import { layOut } from './graph';
 import { timeTravelIcon } from './icons';
 import { Timeline } from './model';
 import { Rows } from './rows';
+import { IProblem, ServerPart } from './server';
 import { CommandIDs, ICheckpoint, ISettings } from './tokens';
 
 export interface IPanelOptions {
   follower: Follower;
   commands: CommandRegistry;
   settings: () => ISettings;
+  server: ServerPart;
   trans: TranslationBundle;
 }
 
@@ -30,8 +32,9 @@ export class TimelinePanel extends ReactWidget {
     this.title.caption = _options.trans.__('Time travel');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', _options.trans.__('Time travel'));
-    const { follower } = _options;
+    const { follower, server } = _options;
     follower.currentChanged.connect(this._onCurrent, this);
+    server.changed.connect(this.update, this);
     this._onCurrent();
   }
 
@@ -57,11 +60,13 @@ export class TimelinePanel extends ReactWidget {
   }
 
   protected render(): JSX.Element {
-    const { commands, settings, trans } = this._options;
+    const { commands, settings, server, trans } = this._options;
     return (
       <PanelView
         subject={this._shown}
         commands={commands}
+        problem={server.problem}
+        dismiss={() => server.dismiss()}
         showAutomatic={settings().showAutomatic}
         filter={this._filter}
         setFilter={text => this.setFilter(text)}
@@ -86,10 +91,12 @@ export class TimelinePanel extends ReactWidget {
     this._shown?.timeline.changed.disconnect(this._onChanged, this);
     this._shown?.changes.changed.disconnect(this.update, this);
     this._shown?.groups.changed.disconnect(this.update, this);
+    this._shown?.widget.title.changed.disconnect(this.update, this);
     this._shown = this._options.follower.current;
     this._shown?.timeline.changed.connect(this._onChanged, this);
     this._shown?.changes.changed.connect(this.update, this);
     this._shown?.groups.changed.connect(this.update, this);
+    this._shown?.widget.title.changed.connect(this.update, this);
     this._selected = null;
     this._selectedChanged.emit();
     this._onChanged();
@@ -116,6 +123,7 @@ export class TimelinePanel extends ReactWidget {
     menu.addItem({ type: 'separator' });
     add(
       CommandIDs.exportCells,
+      CommandIDs.exportCheckpoint,
       CommandIDs.insertAgain,
       CommandIDs.label,
       CommandIDs.pin,
@@ -135,6 +143,9 @@ export class TimelinePanel extends ReactWidget {
 interface IViewProps {
   subject: ISubject | null;
   commands: CommandRegistry;
+  /** Of the server part. */
+  problem: IProblem | null;
+  dismiss(): void;
   showAutomatic: boolean;
   filter: string;
   setFilter(text: string): void;
@@ -184,6 +195,7 @@ function PanelView(props: IViewProps): JSX.Element {
           </div>
         )}
       </header>
+      {props.problem && <Problem {...props.problem} dismiss={props.dismiss} trans={trans} />}
       <Progress timeline={timeline} trans={trans} />
       {isReady && timeline.notice && (
         <p className="jp-TimeTravel-warning" role="status">
@@ -208,6 +220,29 @@ function PanelView(props: IViewProps): JSX.Element {
         <Absence {...props} timeline={timeline} />
       )}
     </>
+  );
+}
+
+/** What is wrong with the server part. */
+function Problem(props: IProblem & { dismiss(): void; trans: TranslationBundle }): JSX.Element {
+  const { text, command, dismiss, trans } = props;
+  return (
+    <div className="jp-TimeTravel-offer jp-TimeTravel-problem" role="status">
+      <p>{text}</p>
+      {command && (
+        <>
+          <p>
+            {trans.__(
+              'In a terminal of the server, in the environment of JupyterLab; then start the server anew, and load this page anew:'
+            )}
+          </p>
+          <code dir="ltr">{command}</code>
+        </>
+      )}
+      <button className="jp-mod-styled" onClick={dismiss}>
+        {trans.__('Do not show this again')}
+      </button>
+    </div>
   );
 }
 
@@ -331,6 +366,13 @@ function Absence(props: IViewProps & { timeline: Timeline }): JSX.Element {
     case 'absent':
       return (
         <div className="jp-TimeTravel-empty">
+          {timeline.hasDied && (
+            <p role="alert">
+              {trans.__(
+                'The kernel has died, or could not start. In a terminal of the server, jupyter timetravel doctor says which package is missing, and in which Python.'
+              )}
+            </p>
+          )}
           <p>{trans.__('There is no kernel. What is on the disk can be resumed in a new one.')}</p>
           <button
             className="jp-mod-styled jp-mod-accept"

@@ -1,5 +1,6 @@
 /** The one way to a kernel's timeline: a request on its control channel (docs/protocol.md). */
 import { Kernel, KernelMessage } from '@jupyterlab/services';
+import { TranslationBundle } from '@jupyterlab/translation';
 import { JSONObject } from '@lumino/coreutils';
 
 import { IEvent } from './tokens';
@@ -16,9 +17,11 @@ export class Refused extends Error {
 
 /** The connection went away before the reply came: whether it was done is not known. */
 export class Unanswered extends Error {
-  constructor() {
+  constructor(trans: TranslationBundle) {
     super(
-      'The connection to the kernel was lost before it answered. What it did is shown as soon as it is connected again.'
+      trans.__(
+        'The connection to the kernel was lost before it answered. What it did is shown as soon as it is connected again.'
+      )
     );
     this.name = 'Unanswered';
   }
@@ -28,15 +31,19 @@ export class Unanswered extends Error {
  * Whether the kernel has time travel. Waits until it has told about itself. Throws where it speaks
  * another version of the protocol.
  */
-export async function speaks(kernel: Kernel.IKernelConnection): Promise<boolean> {
+export async function speaks(
+  kernel: Kernel.IKernelConnection,
+  trans: TranslationBundle
+): Promise<boolean> {
   const info = (await kernel.info) as unknown as { timetravel?: { version: number } };
   const version = info.timetravel?.version;
   if (version !== undefined && version !== VERSION) {
     throw new Error(
-      `This page speaks version ${VERSION} of the time-travel protocol, the kernel version ` +
-        `${version}. The notebook works; to see the timeline, install one version of ` +
-        'jupyter_timetravel beside JupyterLab and in the environment of the kernel ' +
-        '(pip install --upgrade jupyter_timetravel), and load the page anew.'
+      trans.__(
+        'This page speaks version %1 of the time-travel protocol, the kernel version %2. The notebook works; to see the timeline, install one version of jupyter_timetravel beside JupyterLab and in the environment of the kernel (pip install --upgrade jupyter_timetravel), and load the page anew.',
+        VERSION,
+        version
+      )
     );
   }
   return version !== undefined;
@@ -45,6 +52,7 @@ export async function speaks(kernel: Kernel.IKernelConnection): Promise<boolean>
 /** Send one command and return its result. Throws Refused or Unanswered. */
 export async function request<T>(
   kernel: Kernel.IKernelConnection,
+  trans: TranslationBundle,
   command: string,
   args: JSONObject = {}
 ): Promise<T> {
@@ -62,14 +70,14 @@ export async function request<T>(
     let wasConnected = kernel.connectionStatus === 'connected';
     const lost = () => {
       if (kernel.isDisposed || ['dead', 'restarting', 'autorestarting'].includes(kernel.status)) {
-        finish(() => reject(new Unanswered()));
+        finish(() => reject(new Unanswered(trans)));
       }
     };
     const connection = (_: unknown, status: Kernel.ConnectionStatus) => {
       if (status === 'connected') {
         wasConnected = true;
       } else if (wasConnected) {
-        finish(() => reject(new Unanswered()));
+        finish(() => reject(new Unanswered(trans)));
       }
     };
     const finish = (end: () => void) => {

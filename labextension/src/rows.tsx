@@ -147,7 +147,7 @@ function Row(
   const missing = record.captures.flatMap(capture =>
     capture.kind === 'namespace' ? [] : capture.not_captured
   );
-  const title = record.label ?? (record.comment || record.code || reasonOf(record, trans));
+  const name = record.label ?? record.comment;
   const classes = ['jp-TimeTravel-row'];
   classes.push(row.present ? 'jp-mod-present' : 'jp-mod-aside');
   if (row.head) classes.push('jp-mod-head');
@@ -167,7 +167,9 @@ function Row(
       data-number={record.number}
       data-present={row.present}
       data-head={row.head}
-      title={`#${record.number} · ${moment(record)}\n${record.code}`}
+      title={[`#${record.number} · ${moment(record)}`, record.label, record.comment, record.code]
+        .filter(Boolean)
+        .join('\n')}
       onClick={() => props.select(isSelected ? null : record)}
       onContextMenu={event => {
         event.preventDefault();
@@ -180,14 +182,22 @@ function Row(
       <div className="jp-TimeTravel-text">
         <div className="jp-TimeTravel-first">
           <span className="jp-TimeTravel-number">#{record.number}</span>
-          <span className={`jp-TimeTravel-title ${record.label ? 'jp-mod-label' : ''}`} dir="auto">
-            {title}
-          </span>
+          {name && (
+            <span className={`jp-TimeTravel-name ${record.label ? 'jp-mod-label' : ''}`} dir="auto">
+              {name}
+            </span>
+          )}
+          {(record.code || !name) && (
+            <span className="jp-TimeTravel-title" dir="auto">
+              {record.code || reasonOf(record, trans)}
+            </span>
+          )}
           {row.head && <span className="jp-TimeTravel-now">{trans.__('present')}</span>}
         </div>
         <div className="jp-TimeTravel-second jp-TimeTravel-facts">
           <span>{age(record, now)}</span>
           <span>{reasonOf(record, trans)}</span>
+          <Size record={record} trans={trans} />
           <Changed changes={props.changes.get(record)} trans={trans} />
         </div>
         <div className="jp-TimeTravel-second">
@@ -226,6 +236,33 @@ function Row(
       </button>
     </div>
   );
+}
+
+/** How much it holds, with what that is made of to point at. */
+function Size(props: { record: ICheckpoint; trans: TranslationBundle }): JSX.Element | null {
+  const held = props.record.captures.filter(one => one.state === 'ready' && one.bytes > 0);
+  if (held.length === 0) {
+    return null; // not known yet, or nothing
+  }
+  const kinds = kindsOf(props.trans);
+  const lines = held.map(one => `${kinds[one.engine] ?? kinds[one.kind]}: ${size(one.bytes)}`);
+  return (
+    <span className="jp-TimeTravel-size" title={lines.join('\n')}>
+      {size(held.reduce((sum, one) => sum + one.bytes, 0))}
+    </span>
+  );
+}
+
+/** What captures are of, by engine or kind. */
+export function kindsOf(trans: TranslationBundle): Record<string, string> {
+  return {
+    fork: trans.__('Memory, at hand'),
+    process: trans.__('Memory, on the disk'),
+    overlay: trans.__('Packages, and files elsewhere'),
+    filesystem: trans.__("Files of the notebook's folder"),
+    namespace: trans.__('Variables, on the disk'),
+    document: trans.__('Cells of the notebook')
+  };
 }
 
 /** How much a checkpoint changed, with the names to point at. */

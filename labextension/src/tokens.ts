@@ -231,6 +231,7 @@ export namespace CommandIDs {
   export const bring = 'timetravel:bring';
   export const changed = 'timetravel:what-it-changed';
   export const exportCells = 'timetravel:export';
+  export const exportCheckpoint = 'timetravel:export-checkpoint';
   export const insertAgain = 'timetravel:insert-again';
   export const verify = 'timetravel:verify';
   export const resume = 'timetravel:resume';

@@ -65,7 +65,7 @@ def running_server(
             ("JUPYTER_PATH", prefix / "share" / "jupyter"),
             ("JUPYTER_CONFIG_PATH", prefix / "etc" / "jupyter"),
         ):
-            env[name] = os.pathsep.join(filter(None, [env.get(name), str(path)]))
+            env[name] = os.pathsep.join(filter(None, [str(path), env.get(name)]))
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += ["--ServerApp.port=0", f"--IdentityProvider.token={TOKEN}"]
     command += ["--LabApp.expose_app_in_browser=True", *options]

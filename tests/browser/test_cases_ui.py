@@ -351,8 +351,8 @@ def test_ui_08_another_version_and_a_base_url(
 def test_ui_08_the_server_part_is_turned_off(
     browser: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The sidebar speaks to the kernel, so it works without; what is the server's, the groups, is
-    asked for once."""
+    """The sidebar speaks to the kernel, so it works without; the panel says so once, with what
+    mends it, and nothing more is asked of the server."""
     root = tmp_path_factory.mktemp("half")
     options = ["--ServerApp.jpserver_extensions={'jupyter_timetravel': False}"]
     options += ["--ServerApp.base_url=/user/x/"]
@@ -374,8 +374,28 @@ def test_ui_08_the_server_part_is_turned_off(
             person.restore(1)
             person.undone(1)
             assert page.request.get(f"{server.url}api/timetravel?token={TOKEN}").status == 404
+            problem = person.panel.locator(".jp-TimeTravel-problem")
+            person.expect(problem).to_have_count(1)
+            person.expect(problem).to_contain_text("HTTP 404 at /user/x/api/timetravel")
+            person.expect(problem.locator("code")).to_contain_text(
+                "jupyter server extension enable"
+            )
+            person.row(1).click(button="right")
+            page.get_by_role("menuitem", name="Export Its Cells…").wait_for()
+            person.expect(
+                page.get_by_role("menuitem", name="Export the Checkpoint…")
+            ).to_have_count(0)
+            page.keyboard.press("Escape")
+            page.screenshot(path=str(root / "without.png"))
+            problem.get_by_role("button").click()
+            person.expect(problem).to_have_count(0)
+            person.execute("kernelmenu:restart")
+            person.accept()
+            person.panel.locator(".jp-mod-boundary").first.wait_for()
+            person.run(1, "x 2")
+            person.expect(problem).to_have_count(0)
             asked = [path for path in paths if "timetravel" in path and "/api/" in path]
-            assert asked in ([], ["/user/x/api/timetravel/groups"])
+            assert asked == ["/user/x/api/timetravel"]
             assert all(path.startswith("/user/x/") for path in paths)
         finally:
             context.close()

@@ -111,6 +111,8 @@ def test_a_group_from_the_sidebar(
     person.row(4, head="true").wait_for()
     assert other("y = 2; print(y)") == "2"
     person.row(2).locator(".jp-TimeTravel-restore").click()
+    # a dialog gives its default button the focus when it is ready
+    person.expect(page.locator(".jp-Dialog button.jp-mod-accept").last).to_be_focused()
     whole = page.get_by_role("button", name="Take the Whole Group Back…")
     whole.focus()
     page.screenshot(path=str(tmp_path / f"{name}-restore.png"))

@@ -269,7 +269,10 @@ def test_two_notebooks_and_a_reload(person: Notebook, server: Server) -> None:
     person.expect(person.row(2)).to_have_count(0)
 
     person.execute("notebook:create-console", activate=True)
-    person.panel.locator('h2:not([data-document$=".ipynb"])').wait_for()
+    person.page.wait_for_function(
+        """() => [...jupyterapp.shell.widgets('right')].find(
+          widget => widget.id === 'jp-timetravel-panel')._shown.document === null"""
+    )  # its name is that of the notebook once it shares the session
     person.row(1, head="true").wait_for()
     assert "vb" in person.row(1).inner_text()
 

@@ -25,7 +25,8 @@ def test_what_dill_knows(tmp_path: Path) -> None:
 
 def test_without_dill(tmp_path: Path) -> None:
     dumped = dump(tmp_path, "import sys; sys.modules['dill'] = None", CELL)
-    reason = "a getset descriptor cannot be kept without the package dill, which is not there"
+    reason = "a getset descriptor cannot be kept without the package dill, which "
+    reason += f"{sys.executable} does not have"
     assert dumped.lost == {"accessor": reason}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import sys
 from typing import Any
 
 from kernel_runtime.executor.namespace.registry import NotKept
@@ -37,7 +38,9 @@ def reduce(obj: Any) -> Any:
     try:
         save = importlib.import_module("dill").Pickler.dispatch[kind]
     except ImportError:
-        raise NotKept(f"{refusal.reason} without the package dill, which is not there") from None
+        python = sys.executable or "this Python"
+        lacks = f"{refusal.reason} without the package dill, which {python} does not have"
+        raise NotKept(lacks) from None
     except (KeyError, TypeError):
         raise refusal from None
     recorder = _Recorder()
