@@ -76,9 +76,13 @@ export class Marks {
   }
 
   private _onContent(): void {
-    if (this._subject.document!.panel.content.widgets.length !== this._cells) {
-      this._show(); // a new widget has no mark yet
-    }
+    // a cell's widget is made after its model has told of the cell
+    queueMicrotask(() => {
+      const { panel } = this._subject.document!;
+      if (!panel.isDisposed && panel.content.widgets.some(cell => !this._marked.has(cell))) {
+        this._show(); // a new widget has no mark yet
+      }
+    });
   }
 
   private _onRun(_: unknown, args: { notebook: unknown; cell: Cell }): void {
@@ -95,8 +99,8 @@ export class Marks {
     if (panel.isDisposed) {
       return;
     }
-    this._cells = panel.content.widgets.length;
     for (const cell of panel.content.widgets) {
+      this._marked.add(cell);
       const id = cell.model.id;
       this._mark(cell, UNDONE, this._undone.has(id), this._trans.__('undone'));
       this._mark(cell, SINCE, this._since.has(id), this._trans.__('made since'));
@@ -147,7 +151,7 @@ export class Marks {
   }
 
   private _undone = new Set<string>();
-  private _cells = 0;
+  private _marked = new WeakSet<Cell>();
   private _since = new Set<string>();
   private _running = new Set<string>();
 }

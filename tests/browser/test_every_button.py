@@ -60,6 +60,7 @@ def log() -> Iterator[Path]:
 def test_everything_there_is_to_click(person: Walker, server: Server, log: Path) -> None:
     cells = [source.replace("LOG", repr(str(log))) for source in CELLS]
     path = server.notebook("every/every.ipynb", cells)
+    person.page.set_viewport_size({"width": 1600, "height": 5000})  # for all rows to be in view
     person.open("lab", path, len(cells))
     person.keep_ledger()
     steps(person, server, log)
@@ -401,6 +402,7 @@ def settings(person: Walker) -> None:
     outputs = person.cell(LAST).locator(".jp-OutputArea-output")
 
     # the preview, and its choices
+    person.dismiss()
     restore[1].click()
     person.dialog.locator('input[name="notebook"]').check()
     person.dialog.locator('input[name="preview"]').check()
@@ -453,7 +455,7 @@ def settings(person: Walker) -> None:
     # what is told of others
     for is_told in (True, False):
         person.toggle("notify", on=is_told)
-        person.execute("apputils:dismiss-notification")
+        person.dismiss()
         with person.going_back():
             person.run(MAGIC)
         person.choose(1, "Verify")

@@ -53,7 +53,8 @@ def test_a_package_is_counted_and_named(person: Walker, server: Server, place: P
     person.show_panel()
     person.run(0, "is 1.0")
     person.row(1, head="true").wait_for()
-    person.run(1, "is 2.0")
+    person.run(1)  # below it stands a notice, that only this notebook sees the package
+    person.expect(person.cell(1)).to_contain_text("is 2.0")
     person.row(2, head="true").wait_for()
 
     counted = person.row(2).locator(".jp-TimeTravel-changed span", has_text="package")

@@ -100,6 +100,11 @@ class Walker(Notebook):
         self.dialog.locator("button.jp-mod-reject").click()
         self.dialog.wait_for(state="detached")
 
+    def dismiss(self) -> None:
+        """Take all notifications away."""
+        self.execute("apputils:dismiss-notification")
+        self.expect(self.page.locator(".Toastify__toast")).to_have_count(0)
+
     def details(self, number: int) -> Any:
         """The details of a checkpoint, opened by a click on its row."""
         found = self.panel.locator(f'.jp-TimeTravel-details[data-number="{number}"]')
