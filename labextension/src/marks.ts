@@ -58,7 +58,9 @@ export class Marks {
         }
       }
     }
-    document!.shown.forEach((record, id) => newest.set(id, record));
+    document!.shown.forEach((record, id) =>
+      record === null ? newest.delete(id) : newest.set(id, record)
+    );
     const undone = new Set<string>();
     newest.forEach((record, id) => {
       if (!timeline.path.has(record.id) && !this._running.has(id)) {

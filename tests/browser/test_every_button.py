@@ -419,13 +419,13 @@ def settings(person: Walker) -> None:
     assert state(person) == OLD
     person.expect(outputs).to_have_count(1)
     person.expect(person.dialog).to_have_count(0)
-    person.undone(1)
+    person.undone(2)
 
     # marks
     person.toggle("marks", on=False)
     person.undone(0)
     person.toggle("marks", on=True)
-    person.undone(1)
+    person.undone(2)
 
     # the cells go back, too
     person.toggle("restoreNotebook", on=True)

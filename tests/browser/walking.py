@@ -127,7 +127,7 @@ class Walker(Notebook):
 
     def toggle(self, setting: str, *, on: bool) -> None:
         """Change a setting in the settings editor, and go back to the notebook."""
-        title = self.panel.locator("h2").get_attribute("data-document")
+        title = self.panel.locator("h2[data-document]").get_attribute("data-document")
         self.execute("settingeditor:open", query="Time Travel")
         box = self.page.locator(f'[id="jp-SettingsEditor-jupyter-timetravel:plugin_{setting}"]')
         box.set_checked(on)
