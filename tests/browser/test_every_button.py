@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Server
+from browsing import Server, running_server
 from walking import PANEL, Walker
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -38,6 +38,13 @@ ELSEWHERE = {
     "timetravel:export-checkpoint": "test_cases_ui.py",
 }
 """Commands that are tested elsewhere, as what they need is made there."""
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One of its own: settings are changed."""
+    with running_server(tmp_path_factory.mktemp("every")) as running:
+        yield running
 
 
 @pytest.fixture
@@ -265,8 +272,7 @@ def bringing(person: Walker) -> None:
     with person.going_back():
         told.get_by_text("Undo").click()
     assert state(person) == NEW
-    details.get_by_role("button", name="Close").click()
-    person.expect(person.panel.locator(".jp-TimeTravel-details")).to_have_count(0)
+    person.close_details()
 
 
 def marking(person: Walker) -> None:
@@ -361,6 +367,7 @@ def activate(person: Walker, index: int) -> None:
 def before_a_cell(person: Walker) -> None:
     """By the button in its margin, the keys, the clock's menu and the Kernel menu."""
     name = "Go Back to before This Cell"
+    person.close_details()
     for way in (
         lambda: person.cell(LAST).locator(".jp-TimeTravel-before").click(),
         lambda: person.page.keyboard.press("Alt+Shift+B"),
@@ -521,6 +528,7 @@ def trying_again(person: Walker) -> None:
 
 def other_kernels(person: Walker) -> None:
     """A new one goes on; one without time travel is told, and changed, as is none at all."""
+    person.close_details()
     person.panel.locator('[data-head="true"] .jp-mod-durable').wait_for()
     person.execute("kernelmenu:restart")
     person.accept()

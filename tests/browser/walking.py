@@ -113,6 +113,10 @@ class Walker(Notebook):
         found.locator("table[data-loaded]").wait_for()
         return found
 
+    def close_details(self) -> None:
+        self.panel.get_by_role("button", name="Close", exact=True).click()
+        self.expect(self.panel.locator(".jp-TimeTravel-details")).to_have_count(0)
+
     def press(self, number: int, command: str) -> None:
         """A button of a checkpoint's details."""
         self.details(number).locator(f'[data-command="timetravel:{command}"]').click()
