@@ -355,6 +355,7 @@ export class Actions {
     notebook: boolean | null
   ): Promise<IChoice | 'group' | null> {
     const plan = await subject.timeline.preview(record, only);
+    const isBusy = await subject.timeline.isRunning();
     const what = {
       process: this._trans.__('Bring back the memory of #%1?', record.number),
       files: this._trans.__('Bring back the files of #%1?', record.number)
@@ -374,7 +375,7 @@ export class Actions {
     }
     const answer = await showDialog({
       title: only === null ? this._trans.__('Go back to #%1?', record.number) : what[only],
-      body: new PreviewBody(plan, this._look(subject, null, record), notebook, this._trans),
+      body: new PreviewBody(plan, this._look(subject, null, record), notebook, isBusy, this._trans),
       buttons,
       defaultButton: buttons.length - 1
     });

@@ -148,6 +148,8 @@ export class PreviewBody extends ReactWidget {
     private _look: ILook,
     /** null where the cells of that time are not known. */
     private _notebook: boolean | null,
+    /** A cell runs, which a restore ends. */
+    private _isBusy: boolean,
     private _trans: TranslationBundle
   ) {
     super();
@@ -179,6 +181,13 @@ export class PreviewBody extends ReactWidget {
     return (
       <div>
         <p>{trans.__('Everything stays undoable: the present is kept as a checkpoint first.')}</p>
+        {this._isBusy && (
+          <p className="jp-TimeTravel-warning" data-busy="true">
+            {trans.__(
+              'A cell runs: it is interrupted first, and what waits behind it does not run.'
+            )}
+          </p>
+        )}
         {plan.warnings.map(text => (
           <p key={text} className="jp-TimeTravel-warning">
             {text}

@@ -38,8 +38,11 @@ export class NotebookDocument {
     return this._putBackDone;
   }
 
-  /** Which checkpoint the outputs on screen are of, where that is not the newest run's. */
-  readonly shown = new Map<string, ICheckpoint>();
+  /**
+   * Which checkpoint the outputs on screen are of, where that is not the newest run's; null: the
+   * cell is as it was before its first run.
+   */
+  readonly shown = new Map<string, ICheckpoint | null>();
 
   has(record: ICheckpoint): boolean {
     return this._snapshots.has(record.id) || this._keeper.has(record);
@@ -82,8 +85,7 @@ export class NotebookDocument {
     const shownBefore = [...this.shown];
     this._apply(snapshot, false);
     const ids = new Set(snapshot.map(cell => cell.json.id as string));
-    const runs = [...ids].map(id => [id, this._runUpTo(record, id)] as const);
-    this._nowShown(runs.flatMap(([id, run]) => (run === null ? [] : [[id, run]])));
+    this._nowShown([...ids].map(id => [id, this._runUpTo(record, id)]));
     this._putBackDone.emit({ since: new Set(this._cellIds().filter(id => !ids.has(id))) });
     return () => {
       this._apply(before, true);
@@ -98,7 +100,7 @@ export class NotebookDocument {
     }
   }
 
-  private _nowShown(runs: [string, ICheckpoint][]): void {
+  private _nowShown(runs: [string, ICheckpoint | null][]): void {
     this.shown.clear();
     runs.forEach(([id, run]) => this.shown.set(id, run));
   }

@@ -55,7 +55,9 @@ export class Marks {
         }
       }
     }
-    document!.shown.forEach((record, id) => newest.set(id, record));
+    document!.shown.forEach((record, id) =>
+      record === null ? newest.delete(id) : newest.set(id, record)
+    );
     const undone = new Set<string>();
     newest.forEach((record, id) => {
       if (!timeline.path.has(record.id) && !this._running.has(id)) {
@@ -73,9 +75,17 @@ export class Marks {
   }
 
   private _onContent(): void {
-    if (this._subject.document!.panel.content.widgets.length !== this._cells) {
-      this._show(); // a new widget has no mark yet
-    }
+    // a cell's widget is made after its model has told of the cell
+    queueMicrotask(() => {
+      const { panel } = this._subject.document!;
+      if (panel.isDisposed) {
+        return;
+      }
+      const { widgets } = panel.content;
+      if (widgets.length !== this._cells || widgets.some(cell => !this._seen.has(cell))) {
+        this._show(); // a new widget has no mark yet, and one that is gone is not counted
+      }
+    });
   }
 
   private _onRun(_: unknown, args: { notebook: unknown; cell: Cell }): void {
@@ -95,6 +105,7 @@ export class Marks {
     const { widgets } = panel.content;
     this._cells = widgets.length;
     for (const cell of widgets) {
+      this._seen.add(cell);
       const id = cell.model.id;
       this._mark(cell, UNDONE, this._undone.has(id), this._trans.__('undone'));
       this._mark(cell, SINCE, this._since.has(id), this._trans.__('made since'));
@@ -148,6 +159,7 @@ export class Marks {
 
   private _undone = new Set<string>();
   private _cells = 0;
+  private _seen = new WeakSet<Cell>();
   private _since = new Set<string>();
   private _running = new Set<string>();
 }

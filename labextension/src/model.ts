@@ -129,6 +129,11 @@ export class Timeline extends Tree {
     return this._request('restore', { checkpoint: record.id, only, dry_run: true });
   }
 
+  /** Whether a cell runs, as the kernel says: a page that was loaded meanwhile may not know. */
+  async isRunning(): Promise<boolean> {
+    return (await this._request<{ busy: boolean }>('status', {})).busy;
+  }
+
   async checkpoint(comment: string): Promise<ICheckpoint> {
     return (await this._request<{ checkpoint: ICheckpoint }>('checkpoint', { comment })).checkpoint;
   }
@@ -245,7 +250,7 @@ export class Timeline extends Tree {
     }
     this._waiting = [];
     try {
-      const can = await speaks(kernel, this._trans);
+      const can = await this._speaks(kernel);
       if (isLate()) {
         return;
       }
@@ -278,6 +283,22 @@ export class Timeline extends Tree {
         this._emit();
       }
     }
+  }
+
+  /**
+   * Whether the kernel has time travel. What a kernel tells about itself waits for the cell that
+   * runs; one that should have it answers us meanwhile, too.
+   */
+  private async _speaks(kernel: Kernel.IKernelConnection): Promise<boolean> {
+    const told = speaks(kernel, this._trans);
+    if (!this.alternatives.some(({ name }) => name === kernel.name)) {
+      return told; // another kernel would complain of a message that it does not know
+    }
+    const asked = request(kernel, this._trans, 'status').then(
+      () => true,
+      () => told
+    );
+    return Promise.race([told, asked]);
   }
 
   /** The kernels with time travel that the server offers, the usual one first. */

@@ -68,7 +68,8 @@ def running_server(
             env[name] = os.pathsep.join(filter(None, [str(path), env.get(name)]))
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += ["--ServerApp.port=0", f"--IdentityProvider.token={TOKEN}"]
-    command += ["--LabApp.expose_app_in_browser=True", *options]
+    command += [f"--{app}.expose_app_in_browser=True" for app in ("LabApp", "JupyterNotebookApp")]
+    command += options
     with (root / "server.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=notebooks, env=env, stdout=log, stderr=log)
     try:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from browsing import FRONT_ENDS, PATIENCE_MS, TOKEN, Notebook, Server, running_server
+from walking import ASK, PANEL
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -121,6 +122,7 @@ def test_ui_02_after_a_restart_and_a_kill_the_panel_goes_on(
     person.run(3, "b 5")
     newest = person.panel.locator('.jp-TimeTravel-row[data-head="true"]')
     person.expect(newest).to_contain_text("b = 5")
+    assert parent(person, "b = 5") == "start"
     person.restore(2)
     person.run(2, "now 2 False")
 
@@ -134,6 +136,7 @@ def test_ui_02_after_a_restart_and_a_kill_the_panel_goes_on(
     person.run(3, "b 5")
     person.row(2).wait_for()
     person.panel.locator(".jp-TimeTravel-row", has_text="b = 5").first.wait_for()
+    assert parent(person, "b = 5") == "start"
 
     # without a kernel there is one button, which starts it
     person.page.evaluate("() => void jupyterapp.shell.currentWidget.sessionContext.shutdown()")
@@ -142,6 +145,21 @@ def test_ui_02_after_a_restart_and_a_kill_the_panel_goes_on(
     person.in_state("ready")
     person.restore(2)
     person.run(2, "now 2 False")
+
+
+def parent(person: Notebook, code: str) -> str:
+    """What the newest checkpoint of a cell hangs below: why that was made."""
+    return str(
+        person.page.evaluate(
+            f"""code => {{
+              const {{ records }} = {PANEL}._shown.timeline;
+              const ran = [...records.values()].filter(one => one.code.startsWith(code));
+              const last = ran.sort((a, b) => b.number - a.number)[0];
+              return records.get(last.parent).reason;
+            }}""",
+            code,
+        )
+    )
 
 
 def supervisor_of(connection_file: Path) -> int:
@@ -174,6 +192,8 @@ def test_ui_04_unsaved_cells_survive_a_restore(person: Notebook, server: Server)
 
     person.restore(1)
     person.undone(1)
+    assert person.page.locator(".jp-Notebook .cm-content").all_inner_texts() == texts
+    assert person.page.evaluate(ASK, "['a' in dir(), 'b' in dir()]") == "[True, False]"
     assert sources(server.folder / path) == ["", "", ""]  # nothing was written behind its back
     person.restore(2, cells=True)
     person.expect(person.cell(0)).not_to_contain_text("why")
@@ -311,6 +331,9 @@ def test_ui_07_two_people_in_one_document(
                 found = cells(one)
                 assert len({id for id, _ in found}) == len(found) == 5
             assert cells(first) == cells(second)
+            assert first.page.evaluate(ASK, "v") == "2"
+            while sources(server.folder / path) != [source for _, source in cells(first)]:
+                first.page.wait_for_timeout(200)  # the server writes the file by and by
             first.run(4)
         finally:
             for context in contexts:
@@ -430,3 +453,4 @@ def test_ui_10_a_cell_that_was_deleted_while_it_ran(person: Notebook, server: Se
     person.undone(1)
     person.restore(2)
     person.expect(person.row(2, head="true")).to_contain_text("time.sleep(4)")
+    assert person.page.evaluate(ASK, "[x, len(In), 3 in Out]") == "[2, 3, False]"

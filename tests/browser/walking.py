@@ -1,0 +1,142 @@
+"""A person who tries everything, with a ledger of what there was to try, and eyes on the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from browsing import Notebook
+
+PANEL = "[...jupyterapp.shell.widgets('right')].find(one => one.id === 'jp-timetravel-panel')"
+
+LEDGER = """\
+() => {
+  const ledger = { seen: new Set(), used: new Set(), commands: new Set() };
+  window.ledger = ledger;
+  const ours = [
+    '#jp-timetravel-panel :is(button, input)',
+    '.jp-Dialog-footer button',
+    '.jp-Dialog:has(.jp-TimeTravel-dialog) :is(button, input)',
+    '.jp-TimeTravel-toolbarButton',
+    '.jp-TimeTravel-before',
+    '.lm-Menu-item[data-command^="timetravel:"]'
+  ].join(', ');
+  const nameOf = node => {
+    const place = ['.jp-Dialog', '.lm-Menu', '#jp-timetravel-panel', '.jp-Cell']
+      .find(selector => node.closest(selector)) ?? '';
+    const own = node.dataset.command || node.name || node.className.split(' ')
+      .find(name => ['jp-TimeTravel-restore', 'jp-TimeTravel-open'].includes(name));
+    const told = node.getAttribute('aria-label') || node.title || node.textContent;
+    const what = own || (node.closest('table') ? 'a choice' : told.replace(/[\\d#].*/, '').trim());
+    return `${place} ${what || node.className}`.trim();
+  };
+  const look = () =>
+    document.querySelectorAll(ours).forEach(node => ledger.seen.add(nameOf(node)));
+  const use = event => {
+    const node = event.target instanceof Element ? event.target.closest(ours) : null;
+    if (node !== null) {
+      ledger.used.add(nameOf(node));
+    }
+  };
+  new MutationObserver(look).observe(document.body, { childList: true, subtree: true });
+  for (const kind of ['click', 'input', 'mouseup']) {
+    document.addEventListener(kind, use, true);
+  }
+  jupyterapp.commands.commandExecuted.connect((_, { id }) => ledger.commands.add(id));
+  look();
+}"""
+
+ASK = f"""\
+async expression => {{
+  const {{ kernel }} = {PANEL}._shown.timeline.context.session;
+  const user_expressions = {{ asked: expression }};
+  const future = kernel.requestExecute({{ code: '', silent: true, user_expressions }});
+  const {{ asked }} = (await future.done).content.user_expressions;
+  return asked.status === 'ok' ? asked.data['text/plain'] : `${{asked.ename}}: ${{asked.evalue}}`;
+}}"""
+
+COUNT = f"""\
+() => {{
+  const {{ timeline }} = {PANEL}._shown;
+  if (window.counted !== timeline) {{
+    window.counted = timeline;
+    timeline.restored.connect(() => window.wentBack++);
+  }}
+  window.wentBack = 0;
+}}"""
+
+
+class Walker(Notebook):
+    """A person at a notebook who looks at everything."""
+
+    def keep_ledger(self) -> None:
+        """Write down what there is to click, what is clicked, and which commands ran."""
+        self.page.evaluate(LEDGER)
+
+    def ledger(self, name: str) -> set[str]:
+        return set(self.page.evaluate("name => [...window.ledger[name]]", name))
+
+    def value(self, expression: str) -> str:
+        """The value of an expression in the kernel, asked for without leaving a trace."""
+        return str(self.page.evaluate(ASK, expression))
+
+    @contextmanager
+    def going_back(self) -> Iterator[None]:
+        """Wait until what is done in it has taken the session back, once."""
+        self.page.evaluate(COUNT)
+        yield
+        self.page.wait_for_function(
+            f"() => window.wentBack === 1 && {PANEL}._shown.timeline.running === null"
+        )
+        self.expect(self.panel).to_have_attribute("data-running", "false")
+
+    @property
+    def dialog(self) -> Any:
+        return self.page.locator(".jp-Dialog")
+
+    def refuse(self) -> None:
+        """Cancel a dialog, or close one that only shows."""
+        self.dialog.locator("button.jp-mod-reject").click()
+        self.dialog.wait_for(state="detached")
+
+    def dismiss(self) -> None:
+        """Take all notifications away."""
+        self.execute("apputils:dismiss-notification")
+        self.expect(self.page.locator(".Toastify__toast")).to_have_count(0)
+
+    def details(self, number: int) -> Any:
+        """The details of a checkpoint, opened by a click on its row."""
+        found = self.panel.locator(f'.jp-TimeTravel-details[data-number="{number}"]')
+        if not found.is_visible():
+            self.row(number).locator(".jp-TimeTravel-number").click()
+        found.locator("table[data-loaded]").wait_for()
+        return found
+
+    def close_details(self) -> None:
+        self.panel.get_by_role("button", name="Close", exact=True).click()
+        self.expect(self.panel.locator(".jp-TimeTravel-details")).to_have_count(0)
+
+    def press(self, number: int, command: str) -> None:
+        """A button of a checkpoint's details."""
+        self.details(number).locator(f'[data-command="timetravel:{command}"]').click()
+
+    def from_menu(self, label: str, menu: str = "") -> None:
+        """An entry of the clock's menu in the toolbar, or of a menu of the menu bar."""
+        if menu:
+            self.page.locator(".lm-MenuBar-item", has_text=menu).first.click()
+        else:
+            self.page.locator(".jp-TimeTravel-toolbarButton").first.click()
+        self.page.get_by_role("menuitem", name=label).first.click()
+
+    def toggle(self, setting: str, *, on: bool) -> None:
+        """Change a setting in the settings editor, and go back to the notebook."""
+        title = self.panel.locator("h2[data-document]").get_attribute("data-document")
+        self.execute("settingeditor:open", query="Time Travel")
+        box = self.page.locator(f'[id="jp-SettingsEditor-jupyter-timetravel:plugin_{setting}"]')
+        box.set_checked(on)
+        self.page.wait_for_function(
+            f"([name, on]) => {PANEL}._options.settings()[name] === on", arg=[setting, on]
+        )
+        self.page.locator(".lm-TabBar-tab", has_text=title).first.click()
+        self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)").wait_for()
