@@ -116,9 +116,9 @@ def test_work_that_can_be_counted_has_a_bar(
     while bar not in terminal.seen:
         assert terminal.process.poll() is None, terminal.seen
         terminal.process.send_signal(signal.SIGSTOP)
-        time.sleep(0.3)  # more than from one drawing to the next
+        time.sleep(0.2)
         terminal.process.send_signal(signal.SIGCONT)
-        terminal.read(0.02)
+        terminal.read(0.03)
     assert terminal.end() == 0
     shown = terminal.seen.partition(bar)[2]
     assert "%, " in shown and " of " in shown
