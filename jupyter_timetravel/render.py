@@ -22,6 +22,7 @@ ROWS_SHOWN: Final = 40
 HEAD_SHOWN: Final = 8
 VARIABLES_SHOWN: Final = 40
 CELLS_SHOWN: Final = 40
+OUTPUT_LINES: Final = 10
 WHAT_WIDTH: Final = 64
 
 _MUTED: Final = "color:var(--jp-ui-font-color2,inherit);opacity:.75"
@@ -185,6 +186,7 @@ def details_text(result: Mapping[str, Any]) -> str:
         )
     for cell in cells[:CELLS_SHOWN]:
         lines.append(_cell_line(cell))
+        lines += _output_lines(cell)
         lines += [f"    not undone: {one_line(one['text'], 160)}" for one in cell["effects"]]
     if len(cells) > CELLS_SHOWN:
         lines.append(f"    … and {plural(len(cells) - CELLS_SHOWN, 'cell')} more")
@@ -204,6 +206,17 @@ def _cell_line(cell: Mapping[str, Any]) -> str:
     how = f"  → {cell['ename'] or cell['outcome']}" if cell["outcome"] != "ok" else ""
     code = one_line(first_line(cell["source"]), 100)
     return f"  cell        [{cell['execution_count']}] {code}{how}"
+
+
+def _output_lines(cell: Mapping[str, Any]) -> list[str]:
+    """What it printed and showed, in short."""
+    printed = (cell.get("output") or "").splitlines()
+    lines = [f"    │ {one_line(line, 100)}" for line in printed[:OUTPUT_LINES]]
+    if len(printed) > OUTPUT_LINES:
+        lines.append(f"    │ … and {plural(len(printed) - OUTPUT_LINES, 'line')} more")
+    if cell.get("result"):
+        lines.append(f"    = {one_line(cell['result'], 100)}")
+    return lines
 
 
 def note_text(note: Mapping[str, Any]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from jupyter_timetravel.meter import Meter
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.timeline.text import one_line
 
@@ -20,16 +22,23 @@ _FIRST_S: Final = 0.5
 """Work that is done sooner shows nothing."""
 _LOOK_S: Final = 0.25
 _WIDTH: Final = 78
+"""Columns at most; a line that is longer than the terminal would not go away."""
 
 
 class Progress:
     """Shown while its block runs, on standard error if that is a terminal.
 
-    session: one whose kernel runs says how far it is.
+    session: one whose kernel runs says how far it is. meter: what the work counts itself with.
     """
 
-    def __init__(self, args: argparse.Namespace, session: Access | None = None) -> None:
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        session: Access | None = None,
+        meter: Meter | None = None,
+    ) -> None:
         self._session = session
+        self.meter = meter or Meter()
         self._wanted = not getattr(args, "json", False) and sys.stderr.isatty()
         self._ended = threading.Event()
         self._step = ""
@@ -58,7 +67,8 @@ class Progress:
         while not self._ended.wait(_LOOK_S):
             waited = time.monotonic() - started
             if waited >= _FIRST_S:
-                line = one_line(f"{waited:.0f} s: {self._step or 'at work'}", _WIDTH)
+                step = self.meter.text() or self._step or "at work"
+                line = one_line(f"{waited:.0f} s: {step}", _columns())
                 print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
                 drawn = True
         if drawn:
@@ -80,6 +90,14 @@ class Progress:
                     self._step = step_text(event) or self._step
                     if self._ended.is_set():
                         return
+
+
+def _columns() -> int:
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except OSError:
+        return _WIDTH
+    return min(_WIDTH, columns - 1) if columns > 1 else _WIDTH  # 0: it does not say
 
 
 def step_text(event: Event) -> str:

@@ -52,7 +52,7 @@ def _read(row: Mapping[str, Any], ids: Mapping[str, str]) -> Cell:
     cell = unpack(plain, _text(plain.pop("source")))
     if cell.outcome not in get_args(Outcome) or cell.kind not in get_args(Kind):
         raise ValueError(f"a cell ended as {cell.outcome!r:.40}")
-    texts = [cell.id, cell.cell_id, cell.ename, cell.before, cell.result]
+    texts = [cell.id, cell.cell_id, cell.ename, cell.before, cell.result, cell.output]
     for effect in cell.effects:
         texts += [effect.kind, effect.subject]
         _numbers(effect.count, effect.at)

@@ -20,6 +20,7 @@ from jupyter_timetravel.exchange.errors import ImportRefused
 from jupyter_timetravel.exchange.layers import LayerMaker, write_sparse
 from jupyter_timetravel.exchange.manifest import Contents, NoManifest
 from jupyter_timetravel.exchange.members import BadMember, Member, Reader, Source
+from jupyter_timetravel.meter import Meter
 from kernel_runtime.engines.overlay.markers import Markers
 from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.errors import StoreError
@@ -65,17 +66,25 @@ class Unpacked:
         return (self.top / "blobs" / digest).read_bytes()
 
 
-def unpack(file: Path, top: Path, markers: Markers, *, any_ratio: bool = False) -> Unpacked:
+def unpack(
+    file: Path,
+    top: Path,
+    markers: Markers,
+    *,
+    any_ratio: bool = False,
+    meter: Meter | None = None,
+) -> Unpacked:
     """Unpack a file below top, which must be empty. Raises ImportRefused, OSError.
 
-    any_ratio: however much it unpacks to, as long as there is room.
+    any_ratio: however much it unpacks to, as long as there is room. meter: counts its bytes.
     """
     name = str(file)
     try:
         with open(file, "rb") as source:
             compressed = os.fstat(source.fileno()).st_size
             most = (1 << 62) if any_ratio else RATIO * compressed + ALLOWANCE
-            return _Unpacking(top, markers, most).run(Reader(_plain(source)))
+            unpacking = _Unpacking(top, markers, most, meter or Meter())
+            return unpacking.run(Reader(_plain(source)))
     except BadMember as error:
         raise ImportRefused(name, str(error), error.name) from error
     except NoManifest as error:
@@ -89,8 +98,8 @@ def unpack(file: Path, top: Path, markers: Markers, *, any_ratio: bool = False) 
 
 
 class _Unpacking:
-    def __init__(self, top: Path, markers: Markers, most: int) -> None:
-        self._top, self._most = top, most
+    def __init__(self, top: Path, markers: Markers, most: int, meter: Meter) -> None:
+        self._top, self._most, self._meter = top, most, meter
         self._seen: set[str] = set()
         self._total = 0
         for part in ("blobs", "held", "layers"):
@@ -105,6 +114,7 @@ class _Unpacking:
             raise BadMember(first.name if first else "", "it does not begin as an export does")
         contents = manifest.read(reader.whole(first, manifest.LARGEST))
         self._check_room(contents)
+        self._meter.begin("unpacking", contents.total)
         unpacked = Unpacked(self._top, contents, False)
         signature = None
         for member in members:
@@ -116,6 +126,7 @@ class _Unpacking:
                 unpacked.signed_here = is_ours(_text_of(signature), manifest.PURPOSE, digest)
             else:
                 self._take(unpacked, member, reader)
+                self._meter.advance(member.size)
         if signature is None:
             raise BadMember("", "it ends too early")
         if (self._total, len(self._seen)) != (contents.total, contents.members):

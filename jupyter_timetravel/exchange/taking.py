@@ -20,6 +20,7 @@ from typing import Any, Final
 from jupyter_timetravel.exchange.errors import ImportRefused
 from jupyter_timetravel.exchange.manifest import Contents
 from jupyter_timetravel.exchange.reading import Unpacked, unpack
+from jupyter_timetravel.meter import Meter
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory, State
 from kernel_runtime.engines.overlay.markers import TRUSTED, USER
 from kernel_runtime.engines.overlay.removal import remove_tree
@@ -74,28 +75,37 @@ def left_over(store: Path) -> list[Path]:
     return found
 
 
-def take_in(store: Store, file: Path, *, any_ratio: bool = False) -> tuple[str, Contents, Origin]:
+def take_in(
+    store: Store, file: Path, *, any_ratio: bool = False, meter: Meter | None = None
+) -> tuple[str, Contents, Origin]:
     """Import a file; returns the new timeline's id, what is in it, and its origin.
 
+    meter: counts the bytes that are unpacked, then the objects that the store takes.
     Raises ImportRefused; then the store is as it was.
     """
     markers = TRUSTED if os.geteuid() == 0 else USER
+    meter = meter or Meter()
     with staging(store.directory) as top:
-        unpacked = unpack(file, top, markers, any_ratio=any_ratio)
-        return take_unpacked(store, str(file), unpacked, markers.prefix)
+        unpacked = unpack(file, top, markers, any_ratio=any_ratio, meter=meter)
+        return take_unpacked(store, str(file), unpacked, markers.prefix, meter=meter)
 
 
 def take_unpacked(
-    store: Store, name: str, unpacked: Unpacked, markers: str, blobs: BlobStore | None = None
+    store: Store,
+    name: str,
+    unpacked: Unpacked,
+    markers: str,
+    blobs: BlobStore | None = None,
+    meter: Meter | None = None,
 ) -> tuple[str, Contents, Origin]:
     """Likewise, of what was unpacked.
 
     name: what it is called in an error. markers: of its layers. blobs: the store's, where content
-    of it was put already. Raises ImportRefused.
+    of it was put already. meter: counts what the store takes. Raises ImportRefused.
     """
     try:
         sound = _Checked(name, unpacked)
-        return _Taking(store, sound, markers, blobs).run()
+        return _Taking(store, sound, markers, blobs, meter or Meter()).run()
     except RecursionError as error:
         raise ImportRefused(name, "its directories lie too deep in each other") from error
     except (StoreError, OSError) as error:
@@ -222,8 +232,14 @@ class _Checked:
 
 class _Taking:
     def __init__(
-        self, store: Store, sound: _Checked, markers: str, blobs: BlobStore | None
+        self,
+        store: Store,
+        sound: _Checked,
+        markers: str,
+        blobs: BlobStore | None,
+        meter: Meter,
     ) -> None:
+        self._meter = meter
         self._store, self._sound, self._markers = store, sound, markers
         self._blobs = blobs or BlobStore(store.directory)
         self._contents = sound.unpacked.contents
@@ -268,19 +284,23 @@ class _Taking:
                 f"it has {plural(len(self._sound.held), 'file')} too large to copy, which this "
                 "store, being encrypted, cannot hold."
             )
+        lacking = namespaces.missing(self._sound.unpacked.namespaces)
+        self._meter.begin("storing", len(self._sound.blobs) + len(lacking), "objects")
         with blobs.adding():
             for pin in pins:
                 blobs.pin(pin)
             for digest in sorted(self._sound.blobs):
                 if not blobs.touch(Digest(digest)):
                     blobs.put(self._sound.read(digest))
+                self._meter.advance()
             for token in sorted(self._sound.held):
                 target = blobs.held_path(Digest(token))
                 if not target.exists():
                     os.rename(top / "held" / token, target)
         blobs.flush()
-        for digest in namespaces.missing(self._sound.unpacked.namespaces):
+        for digest in lacking:
             namespaces.put(digest, self._sound.namespaces.get(digest))
+            self._meter.advance()
         namespaces.flush()
 
     def _place_layers(self, environment: EnvironmentDirectory) -> None:

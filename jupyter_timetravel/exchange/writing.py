@@ -16,6 +16,7 @@ from jupyter_timetravel.exchange import manifest
 from jupyter_timetravel.exchange.errors import ExportRefused
 from jupyter_timetravel.exchange.gathering import Gathered
 from jupyter_timetravel.exchange.members import PIECE, BadMember, Member, Writer
+from jupyter_timetravel.meter import Meter
 from jupyter_timetravel.offline.stored import Session
 from kernel_runtime.errors import EnvironmentRefused
 from kernel_runtime.store.blobs import Digest
@@ -31,10 +32,19 @@ class Exporter:
     """One export. Reads only; a kernel may be at work on the timeline."""
 
     def __init__(
-        self, session: Session, checkpoints: Iterable[Checkpoint], *, environment: bool = True
+        self,
+        session: Session,
+        checkpoints: Iterable[Checkpoint],
+        *,
+        environment: bool = True,
+        meter: Meter | None = None,
     ) -> None:
-        """environment: with the layers. Raises ExportRefused where something needed is gone."""
+        """environment: with the layers. meter: counts the bytes that are written.
+
+        Raises ExportRefused where something needed is gone.
+        """
         self._session = session
+        self._meter = meter or Meter()
         try:
             self._gathered = Gathered(session, checkpoints, environment=environment)
         except (StoreError, EnvironmentRefused, OSError) as error:
@@ -87,17 +97,24 @@ class Exporter:
             total=sum(sizes),
             members=len(sizes),
         )
+        self._meter.begin("writing", sum(sizes))
         writer.add(Member(manifest.NAME, size=len(listing)), [listing])
         for member, content in contents:
-            writer.add(member, content)
+            writer.add(member, self._metered(content))
         for name, size in names:
-            writer.add(Member(f"namespaces/{name}", size=size), [gathered.namespaces.get(name)])
+            data = [gathered.namespaces.get(name)]
+            writer.add(Member(f"namespaces/{name}", size=size), self._metered(data))
         for entry in gathered.layer_entries():
-            writer.add(entry.member, entry.content())
+            writer.add(entry.member, self._metered(entry.content()))
         signed = key.sign(manifest.PURPOSE, writer.digest())
         text = json.dumps({"signature": signed}).encode("ascii")
         writer.add(Member(manifest.SIGNATURE, size=len(text)), [text])
         writer.finish()
+
+    def _metered(self, content: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in content:
+            yield piece
+            self._meter.advance(len(piece))
 
 
 def pieces_of(path: Path) -> Iterator[bytes]:

@@ -89,7 +89,7 @@ def _get(opened: Opened, checkpoint: Spec) -> Result:
         return {
             "checkpoint": _looked_at(session, named),
             "variables": public_variables(named.variables),
-            "cells": [Placed(cell, named).record() for cell in named.cells],
+            "cells": [Placed(cell, named).record(output=True) for cell in named.cells],
             "restorable_here": fit.lines_here(named, session.store.directory),
         }
 

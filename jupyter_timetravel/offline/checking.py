@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.progress import Progress
+from jupyter_timetravel.meter import Meter
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of
 from kernel_runtime.engines.charges import Needs, Stores
@@ -69,23 +70,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check; 1 if anything is damaged or missing. Raises StoreError if there is no telling."""
-    with stored.opened(args) as store, Progress(args):
-        found = check(store)
+    with stored.opened(args) as store, Progress(args) as progress:
+        found = check(store, progress.meter)
     told = asdict(found) | {"bad": [asdict(one) for one in found.bad.values()]}
     tell(args, "\n".join(found.lines()), {"good": found.is_good, **told})
     return 0 if found.is_good else 1
 
 
-def check(store: Store) -> Findings:
-    """Look at everything."""
+def check(store: Store, meter: Meter | None = None) -> Findings:
+    """Look at everything. meter: counts what is read of each kind of content."""
+    meter = meter or Meter()
     found, stores = Findings(), Stores(store.directory)
     found.problems += store.problems()
     files, namespaces, documents = stores.files, stores.namespaces, stores.documents
     damaged = {
-        **_read_all(files.blobs(), lambda name: files.get(Digest(name)), found),
-        **_read_all(namespaces.blobs(), namespaces.get, found),
-        **_read_all(documents.blobs(), documents.get, found),
+        **_read_all(files.blobs(), lambda name: files.get(Digest(name)), found, meter),
+        **_read_all(namespaces.blobs(), namespaces.get, found, meter),
+        **_read_all(documents.blobs(), documents.get, found, meter),
     }
+    meter.begin("looking at sessions", 0)
     try:
         for info in store.timelines():
             _session(store, stores, info, damaged, found)
@@ -97,12 +100,14 @@ def check(store: Store) -> Findings:
 
 
 def _read_all(
-    digests: Iterable[str], get: Callable[[str], bytes], found: Findings
+    digests: Iterable[str], get: Callable[[str], bytes], found: Findings, meter: Meter
 ) -> dict[str, str]:
     """Those that cannot be used, and why."""
-    damaged = {}
-    for digest in list(digests):
+    damaged, all_of_them = {}, list(digests)
+    meter.begin("reading", len(all_of_them), "pieces")
+    for digest in all_of_them:
         found.blobs += 1
+        meter.advance()
         try:
             get(digest)
         except StoreError as error:

@@ -48,8 +48,10 @@ def run(args: argparse.Namespace) -> int:
                 f"{one_line(args.path, 200)} has a history of its own; import without --as, then "
                 "`jupyter timetravel adopt`",
             )
-        with Progress(args):
-            id, contents, origin = take_in(store, Path(args.file), any_ratio=args.any_size)
+        with Progress(args) as progress:
+            id, contents, origin = take_in(
+                store, Path(args.file), any_ratio=args.any_size, meter=progress.meter
+            )
         if path is not None and origin.trusted:
             store.file_under(id, path, None)
         elif path is not None:

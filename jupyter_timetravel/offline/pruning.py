@@ -66,13 +66,16 @@ def run(args: argparse.Namespace) -> int:
         raise BadRequest("--session deletes a whole session: name its NOTEBOOK. Nothing was done.")
     wanted = Wanted(rules.of(args), args.all, datetime.now(timezone.utc))
     report = Report(args.dry_run)
-    with stored.opened(args) as store, Progress(args):
+    with stored.opened(args) as store, Progress(args) as progress:
         infos = [stored.find(store, args)] if args.notebook else store.timelines()
         if wanted.rules.budget_bytes is not None:
             infos = _weigh(store, infos, wanted)
         released: set[str] = set()
+        progress.meter.begin("pruning", len(infos), "sessions")
         for info in infos:
             released |= _one(store, info, args, wanted, report)
+            progress.meter.advance()
+        progress.meter.begin("sweeping", 0)
         if args.notebook is None:
             _left_over(store, report)
         _sweep(store, released, report)

@@ -65,8 +65,10 @@ def run(args: argparse.Namespace) -> int:
                 f"{one_line(session.notebook, 200)} has no checkpoint yet. No file was written; "
                 "run a cell first."
             )
-        with Progress(args):
-            size = Exporter(session, chosen, environment=not args.no_environment).write(target)
+        with Progress(args) as progress:
+            size = Exporter(
+                session, chosen, environment=not args.no_environment, meter=progress.meter
+            ).write(target)
     count = plural(len(chosen), "checkpoint")
     text = (
         f"{one_line(str(target), 200)}: {count}, {size_text(size)}\n"

@@ -11,7 +11,7 @@ from typing import Any
 from jupyter_timetravel.redaction.needle import REDACTED, Needle
 from kernel_runtime.store.documents import DocumentStore
 from kernel_runtime.timeline import Capture, Checkpoint
-from kernel_runtime.timeline.cells import RESULT_LENGTH, Cell
+from kernel_runtime.timeline.cells import OUTPUT_LENGTH, RESULT_LENGTH, Cell
 from kernel_runtime.timeline.model import Note
 
 
@@ -48,6 +48,7 @@ def _cleaned_cell(cell: Cell, needle: Needle) -> Cell:
         source=needle.cleaned(cell.source),
         ename=None if cell.ename is None else needle.cleaned(cell.ename),
         result=result,
+        output=needle.cleaned(cell.output, is_cut=len(cell.output) >= OUTPUT_LENGTH),
         effects=tuple(replace(one, subject=needle.cleaned(one.subject)) for one in cell.effects),
         compensations=tuple(
             replace(one, text=needle.cleaned(one.text)) for one in cell.compensations

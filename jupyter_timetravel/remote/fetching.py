@@ -102,6 +102,7 @@ class Fetcher:
         self.check_room(lacking)
         for _ in range(len(wanted) - len(lacking)):
             self._progress.there()
+            self._progress.advance()
         self._all(lacking, lambda digest: self._namespaces.put(digest, self._source.read(digest)))
 
     def check_room(self, digests: Iterable[str]) -> None:
@@ -127,5 +128,6 @@ class Fetcher:
             except Missing as error:
                 with self._lock:
                     self.missing[error.digest] = error.cause
+            self._progress.advance()
 
         in_parallel(noted, sorted(set(digests) - self.missing.keys()))

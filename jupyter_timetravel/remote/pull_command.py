@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 
 from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.progress import Progress as Shown
 from jupyter_timetravel.exchange.manifest import Contents
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.importing import waits_for_trust
@@ -74,14 +75,13 @@ def run(args: argparse.Namespace) -> int:
         _refuse_taken(store, bucket, path)
         pull = Pull(store, bucket, coder, ref, listing, progress)
         contents = _contents(args, bucket, ref, listing)
-        done = pull.run(contents, partial=args.partial)
-        progress.finish()
+        with Shown(args, meter=progress):
+            done = pull.run(contents, partial=args.partial)
         if path is not None and done.origin.trusted:
             store.file_under(done.id, path, None)
         elif path is not None:
             store.file_under(done.id, None, replace(done.origin, wanted_path=path))
     finally:
-        progress.finish()
         store.close()
     text = _text(done, progress, path)
     told = {
@@ -148,7 +148,7 @@ def _refuse_taken(store: Store, bucket: Bucket, path: str | None) -> None:
 def _text(done: Pulled, progress: Progress, path: str | None) -> str:
     count = plural(len(done.contents.checkpoints), "checkpoint")
     name = one_line(done.contents.notebook, 200)
-    lines = [f"pulled {count} of {name} as {done.id[:12]} ({progress.text()})"]
+    lines = [f"pulled {count} of {name} as {done.id[:12]} ({progress.moved()})"]
     if done.left_out:
         lines.append("not whole there, and left out:")
         lines += [f"  {one_line(line, 300)}" for line in done.left_out]

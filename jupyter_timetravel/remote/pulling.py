@@ -75,6 +75,7 @@ class Pull:
         progress: Progress,
     ) -> None:
         self._store, self._ref, self._listing = store, ref, listing
+        self._progress = progress
         self._what = f"{ref.notebook} of {bucket.shown}"
         self._blobs = BlobStore(store.directory)
         self._namespaces = NamespaceStore(store.directory)
@@ -111,6 +112,7 @@ class Pull:
         if not self._fetcher.missing or partial:
             namespaces = self._namespaces_of(checkpoints)
             everything = {digest for digests in needed.values() for digest in digests}
+            self._progress.begin("fetching", len(everything | namespaces), "objects")
             self._fetcher.namespaces(namespaces)
             self._fetcher.blobs(everything - namespaces)
             pieces = self._needs.all_pieces()

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from jupyter_timetravel.command_line.output import tell
+from jupyter_timetravel.command_line.progress import Progress as Shown
 from jupyter_timetravel.offline import stored
 from jupyter_timetravel.offline.stored import NoSuchSession, Session
 from jupyter_timetravel.remote import sealing
@@ -66,13 +67,11 @@ def _push(
             "cell first."
         )
     progress = Progress("sent")
-    try:
+    with Shown(args, meter=progress):
         done = Push(session, bucket, seal, progress).run(
             wanted, environment=not args.no_environment, images=args.images
         )
-    finally:
-        progress.finish()
-    told = progress.text() if done.is_new else f"all there already; {progress.text()}"
+    told = progress.moved() if done.is_new else f"all there already; {progress.moved()}"
     return {
         "session": session.info.id,
         "notebook": session.notebook,

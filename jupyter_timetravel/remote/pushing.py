@@ -18,6 +18,7 @@ from jupyter_timetravel.exchange.gathering import Gathered
 from jupyter_timetravel.exchange.layers import LayerEntry
 from jupyter_timetravel.exchange.members import END, BadMember, Writer
 from jupyter_timetravel.exchange.writing import pieces_of
+from jupyter_timetravel.meter import Meter
 from jupyter_timetravel.offline.stored import Session
 from jupyter_timetravel.remote import layout, listing, pruning, published
 from jupyter_timetravel.remote.bucket import PARALLEL, Bucket, Entry, Gone
@@ -163,7 +164,7 @@ class Push:
                 notebook=os.path.basename(session.notebook),
                 kernel_name=session.info.kernel_name,
             )
-            _Sending(gathered, sender, found, older).run(moved)
+            _Sending(gathered, sender, found, older, self._progress).run(moved)
             if older is not None and len(refs) == 1 and found.says_the_same(older):
                 sender.finish()
                 return Pushed(len(found.rows), False), self._names(found, refs[0].list)
@@ -234,13 +235,20 @@ class _Sending:
     """Offers all content of some checkpoints, and writes down where it lies."""
 
     def __init__(
-        self, gathered: Gathered, sender: Sender, found: Listing, older: Listing | None
+        self,
+        gathered: Gathered,
+        sender: Sender,
+        found: Listing,
+        older: Listing | None,
+        meter: Meter,
     ) -> None:
-        self._gathered, self._sender = gathered, sender
+        self._gathered, self._sender, self._meter = gathered, sender, meter
         self._found, self._older = found, older
 
     def run(self, images: Mapping[str, Mapping[str, Path]]) -> None:
         gathered = self._gathered
+        parts = len(gathered.contents) + len(gathered.names) + len(gathered.layers) + len(images)
+        self._meter.begin("sending", parts, "pieces")
         for digest in gathered.contents:
             held = gathered.held_path(digest)
             if held is None:
@@ -249,16 +257,20 @@ class _Sending:
                 )
             else:
                 self._found.held[digest] = self._pieces(pieces_of(held))
+            self._meter.advance()
         for name in gathered.names:
             known = self._older.objects.get(name) if self._older is not None else None
             size = len(gathered.namespaces.get(name)) if known is None else known
             self._one(name, size, partial(gathered.namespaces.get, name))
+            self._meter.advance()
         for layer in gathered.layers:
             self._found.layers[layer] = self._layer(layer)
+            self._meter.advance()
         for image, files in images.items():
             self._found.images[image] = {
                 name: self._pieces(pieces_of(path)) for name, path in files.items()
             }
+            self._meter.advance()
 
     def _layer(self, layer: str) -> Pieces:
         """A layer never changes: one that was sent before is not read again."""

@@ -326,6 +326,7 @@ COMPONENTS: Final[Mapping[str, Schema]] = {
             "checkpoint": nullable(TEXT),
             "number": nullable(COUNT),
             "result": nullable(TEXT),
+            "output": nullable(TEXT),
             "effects": listed(ref("Effect")),
             "compensations": listed(_OBJECT),
         }

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
 
+def _plain(text: str) -> str:
+    """Without what no store and no export holds: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
 class Cells:
     """Notes of one session what ran in it."""
 
@@ -61,6 +66,7 @@ class Cells:
             duration_s=time.monotonic() - self._started,
             before=self._before,
             result=request.result[:RESULT_LENGTH] if request.result is not None else None,
+            output=_plain("".join(request.output)),
         )
         if request.leaving:
             cell = replace(cell, outcome="ok", ename=None)

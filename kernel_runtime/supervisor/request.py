@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernel_runtime.supervisor.channels import Message
+from kernel_runtime.timeline.cells import OUTPUT_LENGTH
 
 
 @dataclass
@@ -26,9 +27,18 @@ class Request:
     when_begun: Callable[[], object] | None = None
     input_published: int | None = None  # the execution count under which it ran
     result: str | None = None  # what it showed as its result, as text
+    output: list[str] = field(default_factory=list)
+    """The beginning of what it printed: `note_output`."""
+    output_room: int = OUTPUT_LENGTH
     inner: asyncio.Future[None] | None = None
     """Done when it has ended, for a cell that the supervisor itself runs (inner.py): what it
     prints and shows goes to clients, its status, input and reply do not."""
+
+    def note_output(self, text: str) -> None:
+        """It printed this; no more than is kept of it is noted."""
+        if self.output_room > 0:
+            self.output.append(text[: self.output_room])
+            self.output_room -= len(self.output[-1])
 
     @property
     def id(self) -> str:

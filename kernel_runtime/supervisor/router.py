@@ -50,7 +50,7 @@ class Router:
         self.last_parent: dict[str, Any] = {}
         """Of the request in flight, or of the cell that ran last: what is said goes there."""
         self._last_cell: dict[str, Any] = {}
-        self.joiner = StreamJoiner(self._publish_stream)
+        self.joiner = StreamJoiner(self._publish_printed)
 
     # From clients
 
@@ -226,6 +226,9 @@ class Router:
                 return
         elif msg_type == "execute_result" and request is not None:
             request.result = json.loads(rest[2]).get("data", {}).get("text/plain")
+        elif msg_type == "error" and request is not None:
+            failure = json.loads(rest[2])
+            request.note_output(f"{failure.get('ename')}: {failure.get('evalue')}\n")
         self._channels.forward("iopub", topic, header, rest)
 
     @staticmethod
@@ -294,6 +297,13 @@ class Router:
     def on_raw_output(self, name: str, text: str) -> None:
         """C code or a child wrote: it belongs to the cell that ran last."""
         self.joiner.add(name, json.dumps(self.last_parent).encode(), text)
+
+    def _publish_printed(self, name: str, text: str, parent: dict[str, Any]) -> None:
+        """Text of the executor's, joined; the cell that runs keeps the beginning of its own."""
+        request = self._request_of(parent)
+        if request is not None:
+            request.note_output(text)
+        self._publish_stream(name, text, parent)
 
     def _publish_stream(
         self, name: str, text: str, parent: Message | dict[str, Any] | None

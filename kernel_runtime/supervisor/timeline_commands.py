@@ -85,7 +85,7 @@ class TimelineCommands:
         return {
             "checkpoint": timeline.record(found),
             "variables": public_variables(found.variables),
-            "cells": [Placed(cell, found).record() for cell in found.cells],
+            "cells": [Placed(cell, found).record(output=True) for cell in found.cells],
         }
 
     async def do_diff(self, a: Spec, b: Spec | None = None) -> dict[str, Any]:

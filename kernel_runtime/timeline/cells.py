@@ -25,6 +25,9 @@ Kind = Literal["cell", "compensation"]
 RESULT_LENGTH: Final = 4000
 """Characters of a result that are kept, to be compared by a replay."""
 
+OUTPUT_LENGTH: Final = 20_000
+"""Characters of what a cell printed that are kept: the first."""
+
 _WORDS: Final = {
     "connection": "connected to",
     "datagram": "sent to",
@@ -75,7 +78,8 @@ class Cell:
     """One cell that ran to its end.
 
     ``before`` is the checkpoint that the session was at when it began (None: there was none).
-    ``result`` is the text that the cell showed as its result, up to RESULT_LENGTH characters.
+    ``result`` is the text that the cell showed as its result, up to RESULT_LENGTH characters;
+    ``output`` what it printed, on both streams, and the name and text of its error.
     A cell of kind ``compensation`` is an undo that was run by a restore: ``source`` is its text,
     ``id`` that of the Compensation.
     """
@@ -93,6 +97,7 @@ class Cell:
     kind: Kind = "cell"
     effects: tuple[Effect, ...] = ()
     compensations: tuple[Compensation, ...] = field(default=())
+    output: str = ""
 
     @property
     def failed_as(self) -> str:
@@ -114,8 +119,8 @@ class Placed:
             return f"#{self.checkpoint.number}"
         return f"[{self.cell.execution_count}]"
 
-    def record(self) -> dict[str, Any]:
-        """As docs/protocol.md writes it."""
+    def record(self, *, output: bool = False) -> dict[str, Any]:
+        """As docs/protocol.md writes it. output: with what it printed, which may be long."""
         cell = self.cell
         known = {f: getattr(cell, f) for f in _PLAIN}
         return {
@@ -124,6 +129,7 @@ class Placed:
             "number": self.checkpoint.number if self.checkpoint else None,
             "effects": [effect_record(effect, self) for effect in cell.effects],
             "compensations": [asdict(one) for one in cell.compensations],
+            "output": cell.output if output else None,
         }
 
 

@@ -60,9 +60,14 @@ def listing(top: Path) -> list[tuple[str, str, int, str]]:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_01_what_a_shell_did(way: str, book: Path, on: Start, tt: Start) -> None:
-    kernel = on(book)
+@pytest.mark.parametrize(
+    ("way", "sandbox"), [*((way, "namespaces") for way in WAYS), ("command line", "none")]
+)
+async def test_01_what_a_shell_did(
+    way: str, sandbox: str, book: Path, on: Start, tt: Start
+) -> None:
+    """The workspace comes back without namespaces too; in containers: tests/containers."""
+    kernel = on(book, f"--Supervisor.sandbox={sandbox}")
     kernel.run(
         'import os; os.makedirs("d/sub"); open("d/a.txt","w").write("A1")\n'
         'open("d/sub/run.sh","w").write("echo hi\\n"); os.chmod("d/sub/run.sh", 0o755)\n'
@@ -89,6 +94,7 @@ async def test_01_what_a_shell_did(way: str, book: Path, on: Start, tt: Start) -
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_02_files_of_other_programs(way: str, book: Path, on: Start, tt: Start) -> None:
+    """They go with the rest of the folder, named before and after; nothing of them is lost."""
     kernel = on(book)
     kernel.run("x = 1")
     kernel.head()
@@ -96,13 +102,23 @@ async def test_02_files_of_other_programs(way: str, book: Path, on: Start, tt: S
     (book.parent / "out").mkdir()
     (book.parent / "out" / "eval.bin").write_bytes(results)  # not the session
     kernel.run("open('mine.txt','w').write('agent file'); x = 2")
-    async with going_back(way, kernel, book, tt) as restore:
-        await restore(1)
-    assert kernel.run("print(x, __import__('os').path.exists('mine.txt'))").out == "1 False"
-    if not (book.parent / "out" / "eval.bin").exists():
-        # what a restore takes away is in the safety checkpoint that it made
-        kernel.run("%restore --undo")
+    kernel.head()
+    beforehand = tt("restore", book, 1, "--dry-run")
+    assert "out/eval.bin" in beforehand and "mine.txt" in beforehand
     assert (book.parent / "out" / "eval.bin").read_bytes() == results
+    async with going_back(way, kernel, book, tt) as restore:
+        said = await restore(1)
+    assert "out/eval.bin" in said
+    assert kernel.run("print(x, __import__('os').path.exists('mine.txt'))").out == "1 False"
+    assert not (book.parent / "out").exists()
+    # either of the two ways back: that one file, and all of it
+    (held,) = [one for one in kernel.command("list")["checkpoints"] if one["reason"] == "safety"]
+    tt("restore", book, held["number"], "--paths", book.parent / "out")
+    assert (book.parent / "out" / "eval.bin").read_bytes() == results
+    assert not (book.parent / "mine.txt").exists()
+    tt("restore", book, held["number"])
+    assert (book.parent / "out" / "eval.bin").read_bytes() == results
+    assert (book.parent / "mine.txt").read_text() == "agent file"
 
 
 async def test_04_two_agents_and_one_server(

@@ -142,20 +142,27 @@ def test_08_many_checkpoints_of_what_does_not_change(
         f"arr = np.random.rand({megabytes * 1_000_000 // 16})"
     )
     first = tt("checkpoint", book, "--json")["checkpoint"]["number"]
+    on_disk(lambda: tt("show", book, first, "--json"))
     sizes = [size_of(store)]
+    middle = cells * 5 // 6
     for number in range(2, cells + 2):
         kernel.run(f"i = {number}; open('small.txt','w').write(str(i))")
+        if number == middle:
+            tt("checkpoint", book, "--label", "middle")
     last = tt("checkpoint", book, "--json")["checkpoint"]["number"]
     assert last - first >= cells
+    tt("restore", book, "middle")  # its process is there
+    assert kernel.run("print(i)", store_history=False).out == str(middle)
+    tt("restore", book, last)
     on_disk(lambda: tt("show", book, last, "--json"))
     end(kernel)
     sizes.append(size_of(store))
-    assert sizes[1] < 5 * 1.5 * megabytes * 1_000_000, sizes
+    assert sizes[1] < 5 * sizes[0] and sizes[1] < 5 * 1.5 * megabytes * 1_000_000, sizes
     kernel = on(book)
-    tt("restore", book, last)
-    assert kernel.run("print(i, arr.shape[0])").out == (
-        f"{cells + 1} {megabytes * 1_000_000 // 16}"
-    )
+    for checkpoint, number in ((last, cells + 1), ("middle", middle), (last, cells + 1)):
+        tt("restore", book, checkpoint)
+        found = kernel.run("print(i, open('small.txt').read(), arr.shape[0], arr[:9].mean() < 1)")
+        assert found.out == f"{number} {number} {megabytes * 1_000_000 // 16} True"
     end(kernel)
     tt("delete", book, "--timeline", "--yes")
     sizes.append(size_of(store))

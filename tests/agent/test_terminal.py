@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -36,11 +37,17 @@ class Terminal:
         end = time.monotonic() + 60
         while text not in self.seen:
             assert time.monotonic() < end, self.seen
-            if select.select([self._master], [], [], 1.0)[0]:
-                try:
-                    self.seen += os.read(self._master, 65536).decode(errors="replace")
-                except OSError:  # nobody has the other end any more
-                    assert text in self.seen, self.seen
+            if not self.read(1.0):
+                assert text in self.seen, self.seen
+
+    def read(self, patience: float) -> bool:
+        """Take in what it says next, if it says anything for so long; False once it has ended."""
+        if select.select([self._master], [], [], patience)[0]:
+            try:
+                self.seen += os.read(self._master, 65536).decode(errors="replace")
+            except OSError:  # nobody has the other end any more
+                return False
+        return True
 
     def type(self, text: str) -> None:
         """As a person does."""
@@ -48,6 +55,8 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for its end; its status."""
+        while self.read(60):  # it may not end before somebody has read what it says
+            pass
         status = self.process.wait(60)
         os.close(self._master)
         return status
@@ -80,6 +89,45 @@ def test_long_work_says_how_far_it_is(book: Path, on: Start, tt: Start) -> None:
     assert terminal.end() == 0
     kernel.wait(cell)
     assert "\x1b[K" in terminal.seen
+
+
+@pytest.mark.parametrize("work", ["export", "import", "push", "pull"])
+def test_work_that_can_be_counted_has_a_bar(
+    work: str, book: Path, on: Start, tt: Start, tmp_path: Path
+) -> None:
+    """The command gets to run for a moment at a time, so that it takes long on any machine."""
+    kernel = on(book)
+    kernel.run("import os; open('big', 'wb').write(os.urandom(60_000_000)); x = 1")
+    kernel.head()
+    remote = f"file://{tmp_path}/remote"
+    (tmp_path / "remote").mkdir()
+    file, other = tmp_path / "a.ttl", ["--store", tmp_path / "other"]
+    if work == "import":
+        tt("export", book, "-o", file)
+    if work == "pull":
+        tt("push", remote, book)
+    command, bar = {
+        "export": (["export", book, "-o", file], "writing ["),
+        "import": (["import", file, *other], "storing ["),
+        "push": (["push", remote, book], "sending ["),
+        "pull": (["pull", remote, *other], "fetching ["),
+    }[work]
+    terminal = Terminal(*command)
+    while bar not in terminal.seen:
+        assert terminal.process.poll() is None, terminal.seen
+        terminal.process.send_signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.read(0.03)
+    assert terminal.end() == 0
+    shown = terminal.seen.partition(bar)[2]
+    assert "%, " in shown and " of " in shown
+    assert terminal.seen.rindex("\x1b[K") > terminal.seen.rindex(bar), "the bar has gone away"
+    # whoever is no terminal sees nothing of it
+    quiet = subprocess.run(
+        [sys.executable, "-c", MAIN, "check"], capture_output=True, text=True, check=True
+    )
+    assert quiet.stderr == "" and "\x1b" not in quiet.stdout
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from tests.conftest import PATIENCE, UNTIL_GO
+from tests.kernel.durable_world import durable, kill
 
 CELLS = [
     'x = [1]; print("c1", x)',
@@ -146,12 +148,16 @@ def test_04_run_all_with_a_restore_and_an_error(notebook):
     assert cells[2].out == "run 1"
 
 
-def test_05_input_around_an_interrupt_and_a_restore(notebook):
+@pytest.mark.parametrize("interrupt", ["message", "signal"])
+def test_05_input_around_an_interrupt_and_a_restore(notebook, interrupt):
     notebook.run('who = "nobody"')
+    refused = notebook.run("input()", allow_stdin=False, ok=False, store_history=False)
+    assert "StdinNotImplementedError" in refused.error
     msg_id = notebook.send('who = input("name? ")', allow_stdin=True)
     notebook.client.get_stdin_msg(timeout=60)
-    notebook.interrupt()
-    assert "KeyboardInterrupt" in notebook.wait(msg_id).error
+    interrupt_by(notebook, interrupt)
+    cell = notebook.wait(msg_id)  # before anything is typed
+    assert cell.status == "error" and "KeyboardInterrupt" in cell.error
     notebook.client.input("late")
     notebook.run("%restore 1")
     msg_id = notebook.send('who2 = input("again? "); print(who, who2)', allow_stdin=True)
@@ -205,7 +211,16 @@ def test_08_display_ids_address_the_old_output(notebook):
     assert cell.of_type("display_data")[0]["content"]["transient"]["display_id"] not in (ours, left)
 
 
-def test_10_interrupts_hit_the_running_cell_only(notebook):
+def interrupt_by(notebook, mode):
+    """As a server does, by the kernelspec's ``interrupt_mode``."""
+    if mode == "message":
+        notebook.interrupt()
+    else:
+        os.killpg(os.getpgid(notebook.pid), signal.SIGINT)  # LocalProvisioner.send_signal
+
+
+@pytest.mark.parametrize("mode", ["message", "signal"])
+def test_10_interrupts_hit_the_running_cell_only(notebook, mode):
     notebook.run("import time, subprocess, sys\nv = 1")
     notebook.run("v = 2")
     notebook.run("%restore 1")
@@ -214,32 +229,55 @@ def test_10_interrupts_hit_the_running_cell_only(notebook):
         msg_id = notebook.send("print('in', flush=True)\n" + code)
         notebook.until_printed(msg_id, "in")
         for _ in range(times):
-            notebook.interrupt()
+            interrupt_by(notebook, mode)
             time.sleep(0.05)
         cell = notebook.wait(msg_id)
         assert cell.status == "error" and cell.reply["ename"] == "KeyboardInterrupt"
 
     interrupted("time.sleep(60)")
-    interrupted("subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])")
+    interrupted("subprocess.run([sys.executable, '-c', 'import time; time.sleep(60) # child'])")
     assert notebook.run("print('alive', v)").out == "alive 1"
+    family = psutil.Process(notebook.pid).children(recursive=True)
+    assert not [
+        one for one in family if one.cmdline()[-1:] == ["import time; time.sleep(60) # child"]
+    ]
+    frozen = sum(one.name() == "tt-frozen" for one in family)
     notebook.run("%restore 2")
     assert notebook.run("print(v)").out == "2"
+    assert frozen >= 4, "an interrupt has ended checkpoints"
     interrupted("while True: pass", times=3)
     assert notebook.run("print(v)").out == "2"
+
+
+def are_free(ports):
+    """Nobody listens there any more. Raises OSError."""
+    for port in ports:
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that just ended
+            one.bind(("127.0.0.1", port))
 
 
 def test_11_nothing_is_left_behind(start_notebook, tmp_path):
     for how in ("shutdown", "kill"):
         notebook = start_notebook()
+        ports = [
+            getattr(notebook.manager, f"{channel}_port")
+            for channel in ("shell", "iopub", "stdin", "control", "hb")
+        ]
+        with pytest.raises(OSError):
+            are_free(ports)
         for n in range(1, 8):
             notebook.run(f"n = {n}")
         notebook.run("%restore 3")
         for n in range(8, 13):
             notebook.run(f"n = {n}")
         notebook.run("%restore 10")
+        for n in range(13, 16):
+            notebook.run(f"n = {n}")
+        notebook.head()
         family = psutil.Process(notebook.pid).children(recursive=True)
         assert not [p for p in family if p.status() == psutil.STATUS_ZOMBIE]
-        assert sum(p.name() == "tt-frozen" for p in family) >= 12
+        assert sum(p.name() == "tt-frozen" for p in family) >= 15
         if how == "shutdown":
             notebook.manager.restart_kernel()
             notebook.client.wait_for_ready(timeout=60)
@@ -251,6 +289,7 @@ def test_11_nothing_is_left_behind(start_notebook, tmp_path):
             os.kill(notebook.pid, signal.SIGKILL)
         assert not psutil.wait_procs(family, timeout=60)[1]
         assert not [p for p in (tmp_path / "r").iterdir() if p.name.startswith("timetravel")]
+        are_free(ports)
 
 
 def test_13_a_thread_of_the_left_timeline_is_silent(notebook):
@@ -303,24 +342,47 @@ def test_14_output_of_c_code_and_children_after_a_restore(notebook):
     assert "left" not in notebook.run("import time; time.sleep(1.5); print('q')").text()
 
 
-def test_16_requests_while_a_restore_is_under_way(notebook):
+@pytest.mark.parametrize("source", ["process", "disk"])
+def test_16_requests_while_a_restore_is_under_way(start_notebook, document, source):
+    notebook = start_notebook("--Supervisor.images=False", **document)
     notebook.run("import numpy as np\nalpha_value = np.ones(40_000_000)")
+    if source == "disk":  # no process of it is left, and no image was written
+        notebook.run("%checkpoint --label alpha")
+        assert durable(notebook, 2)["state"] == "ready"
+        kill(notebook)
+        notebook = start_notebook("--Supervisor.images=False", **document)
     notebook.run("beta_value = 1")
-    msg_id = notebook.send("%restore 1")
+    msg_id = notebook.send("%restore 1" if source == "process" else "%restore alpha")
     client = notebook.client
     asked = [client.complete("alpha_"), client.inspect("alpha_value"), client.is_complete("x")]
     assert notebook.control("kernel_info_request", {})["status"] == "ok"
     second = notebook.manager.blocking_client()
     second.start_channels()
     second.wait_for_ready(timeout=60)
-    second.stop_channels()
     replies = {}
     while len(replies) < 4:
         reply = client.get_shell_msg(timeout=60)
         replies[reply["parent_header"]["msg_id"]] = reply["content"]
     assert list(replies) == [msg_id, *asked]
     assert "alpha_value" in replies[asked[0]]["matches"]
-    assert notebook.run("'beta_value' in dir()").result == "False"
+    notebook.until(
+        lambda m: (
+            m["parent_header"].get("msg_id") == msg_id
+            and m["content"].get("execution_state") == "idle"
+        )
+    )
+    restored = [m for m in notebook.unclaimed if m["parent_header"].get("msg_id") == msg_id]
+    said = "".join(m["content"]["text"] for m in restored if m["msg_type"] == "stream")
+    assert ("a fresh one has the variables" in said) is (source == "disk"), said
+    states = [m["content"]["execution_state"] for m in restored if m["msg_type"] == "status"]
+    assert states == ["busy", "idle"]
+    assert notebook.client.hb_channel.is_beating()
+    assert notebook.run("print('beta_value' in dir(), alpha_value.sum())").out == "False 40000000.0"
+    heard = ""
+    while "40000000.0" not in heard:
+        message = second.get_iopub_msg(timeout=PATIENCE)
+        heard += message["content"]["text"] if message["msg_type"] == "stream" else ""
+    second.stop_channels()
 
 
 def test_19_counts_in_and_out_go_back_with_the_process(notebook):

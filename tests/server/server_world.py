@@ -144,8 +144,8 @@ class Server:
 def running(root: Path, *arguments: str, **more: str) -> Iterator[Server]:
     """A server whose files, store and keys are below a directory. more: of its environment."""
     for name in ("notebooks", "home"):
-        (root / name).mkdir()
-    (root / "runtime").mkdir(mode=0o700)
+        (root / name).mkdir(exist_ok=True, parents=True)
+    (root / "runtime").mkdir(mode=0o700, exist_ok=True)
     paths = [str(ROOT), str(Path(__file__).parent)]
     env = {
         **os.environ,

@@ -76,7 +76,19 @@ def secret_session(base, name="n"):
     with closing(session):
         session.write("same.txt", CONTENT)
         effect = Effect("file", SECRET, 1, 0.0)
-        ran = Cell("c", SECRET, None, 1, "ok", None, 0.0, 0.0, result=SECRET, effects=(effect,))
+        ran = Cell(
+            "c",
+            SECRET,
+            None,
+            1,
+            "ok",
+            None,
+            0.0,
+            0.0,
+            result=SECRET,
+            effects=(effect,),
+            output=SECRET,
+        )
         more = {
             "label": SECRET,
             "code": SECRET,
