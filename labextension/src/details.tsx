@@ -100,7 +100,11 @@ export function Details(props: IDetailsProps): JSX.Element {
           </button>
         </p>
       )}
-      {record.code && <pre dir="ltr">{record.code}</pre>}
+      {record.code && (
+        <pre dir="ltr" tabIndex={0}>
+          {record.code}
+        </pre>
+      )}
       <div className="jp-TimeTravel-buttons">
         {BUTTONS.filter(id => commands.isVisible(id, { checkpoint: record.id })).map(id => (
           <button
