@@ -64,7 +64,7 @@ def test_ui_01_side_by_side(person: Walker, server: Server) -> None:
     page.keyboard.press("Control+Enter")
     shows("b.ipynb", "vb = 1")
 
-    markdown.locator(".cm-content, .jp-MarkdownOutput").first.click()
+    markdown.locator(".jp-InputPrompt").first.click()
     shows("a.ipynb", "va = 2")
     person.execute("terminal:create-new")
     page.locator(".jp-Terminal").wait_for()
@@ -82,6 +82,6 @@ def test_ui_01_side_by_side(person: Walker, server: Server) -> None:
     assert page.evaluate("() => [...window.spun]") == ["a.ipynb"]
     person.expect(page.locator(".jp-TimeTravel-running")).to_have_count(0)
     assert person.value("vb") == "1"
-    markdown.locator(".cm-content, .jp-MarkdownOutput").first.click()
+    markdown.locator(".jp-InputPrompt").first.click()
     shows("a.ipynb", "va = 1")
     assert person.value("va") == "1"
