@@ -465,8 +465,8 @@ def settings(person: Walker) -> None:
         person.dismiss()
         with person.going_back():
             person.run(MAGIC)
-        person.choose(1, "Verify")
-        person.notified("verified").wait_for()  # later than what is told, or is not
+        person.choose(2, "The Notebook as It Was")
+        person.notified("The cells are as they were at #2").wait_for()  # later than what is told
         told = person.page.locator(".Toastify__toast", has_text="restored #2")
         person.expect(told).to_have_count(1 if is_told else 0)
     person.toggle("notify", on=True)
