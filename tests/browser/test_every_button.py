@@ -1,8 +1,4 @@
-"""Each button, menu entry, shortcut, command and setting of the sidebar is used, and does its work.
-
-A ledger in the page writes down what there is to click and what is clicked: at the end both are the
-same, so that a new button without a step here fails.
-"""
+"""Buttons, menu entries, shortcuts and settings of the sidebar are used, and do their work."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Any
 
 import pytest
 from browsing import Server, running_server
-from walking import PANEL, Walker
+from walking import Walker
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,15 +25,8 @@ def pay_back():
     with open(LOG, 'a') as log: log.write('paid back')
 compensate(pay_back); print('paid')"""
 CELLS = [MAKE, PAY, "%restore 2", APPEND]
-FIRST, PAYING, MAGIC, LAST = range(len(CELLS))
+FIRST, PAYING, _, LAST = range(len(CELLS))
 OLD, NEW = ("[1]", "'old\\n'"), ("[1, 2]", "'new\\n'")
-
-ELSEWHERE = {
-    "timetravel:checkpoint-group": "test_groups.py",
-    "timetravel:restore-group": "test_groups.py",
-    "timetravel:export-checkpoint": "test_cases_ui.py",
-}
-"""Commands that are tested elsewhere, as what they need is made there."""
 
 
 @pytest.fixture
@@ -69,18 +58,7 @@ def test_everything_there_is_to_click(person: Walker, server: Server, log: Path)
     path = server.notebook("every/every.ipynb", cells)
     person.page.set_viewport_size({"width": 1600, "height": 5000})  # for all rows to be in view
     person.open("lab", path, len(cells))
-    person.keep_ledger()
     steps(person, server, log)
-
-    present = {id for id in all_commands(person) if id not in ELSEWHERE}
-    assert present - person.ledger("commands") == set()
-    unused = person.ledger("seen") - person.ledger("used")
-    assert {name for name in unused if name.split()[-1] not in ELSEWHERE} == set()
-
-
-def all_commands(person: Walker) -> set[str]:
-    listed = person.page.evaluate("() => jupyterapp.commands.listCommands()")
-    return {id for id in listed if id.startswith("timetravel:")}
 
 
 def steps(person: Walker, server: Server, log: Path) -> None:
@@ -104,9 +82,6 @@ def steps(person: Walker, server: Server, log: Path) -> None:
     before_a_cell(person)
     paying_back(person, log)
     settings(person)
-    palette(person)
-    trying_again(person)
-    other_kernels(person)
 
 
 def by_hand(person: Walker) -> None:
@@ -457,100 +432,4 @@ def settings(person: Walker) -> None:
     person.expect(person.row(1)).to_have_count(0)
     person.row(3).wait_for()
     person.toggle("showAutomatic", on=True)
-    person.row(1).wait_for()
-
-    # what is told of others
-    for is_told in (True, False):
-        person.toggle("notify", on=is_told)
-        person.dismiss()
-        with person.going_back():
-            person.run(MAGIC)
-        person.choose(1, "Verify")
-        person.notified("verified").wait_for()  # later than what is told, or is not
-        told = person.page.locator(".Toastify__toast", has_text="restored #2")
-        person.expect(told).to_have_count(1 if is_told else 0)
-    person.toggle("notify", on=True)
-
-
-def palette(person: Walker) -> None:
-    """All that one can do is there; an entry about a checkpoint means the row that is selected."""
-
-    def entries(words: str) -> Any:
-        person.execute("apputils:activate-command-palette")
-        person.page.locator(".lm-CommandPalette-input").fill(words)
-        return person.page.locator('.lm-CommandPalette-item[data-command^="timetravel:"]')
-
-    person.details(3)
-    found = entries("time travel")
-    person.expect(found.first).to_be_visible()
-    listed = {one.get_attribute("data-command") for one in found.all()}
-    # that one needs names, and a notebook without a group has no group to capture
-    missing = all_commands(person) - listed - {"timetravel:bring", "timetravel:checkpoint-group"}
-    assert missing == set()
-    entries("time travel pin").filter(has_text="Pin").first.click()
-    person.row(3).locator(".jp-mod-pinned").wait_for()
-
-    person.page.evaluate(
-        f"""() => {{
-          const {{ kernel }} = {PANEL}._shown.timeline.context.session;
-          const send = kernel.sendControlMessage;
-          window.asked = [];
-          kernel.sendControlMessage = function (message, ...more) {{
-            window.asked.push(message.content.command);
-            return send.call(this, message, ...more);
-          }};
-        }}"""
-    )
-    entries("read the timeline anew").first.click()
-    person.page.wait_for_function("() => window.asked.includes('list')")
-    person.in_state("ready")
-    person.row(3).locator(".jp-mod-pinned").wait_for()
-
-
-def trying_again(person: Walker) -> None:
-    """A connection that cannot send is told, and the button tries once more."""
-    person.page.evaluate(
-        f"""() => {{
-          const {{ kernel }} = {PANEL}._shown.timeline.context.session;
-          const send = kernel.sendControlMessage;
-          window.mend = () => (kernel.sendControlMessage = send);
-          kernel.sendControlMessage = () => {{ throw new Error('The line is cut.'); }};
-        }}"""
-    )
-    person.execute("timetravel:refresh")
-    person.in_state("failed")
-    person.expect(person.panel.get_by_role("alert")).to_contain_text("The line is cut.")
-    person.page.evaluate("() => void window.mend()")
-    person.panel.locator('[data-command="timetravel:refresh"]').click()
-    person.in_state("ready")
-    person.row(3).wait_for()
-
-
-def other_kernels(person: Walker) -> None:
-    """A new one goes on; one without time travel is told, and changed, as is none at all."""
-    person.close_details()
-    person.panel.locator('[data-head="true"] .jp-mod-durable').wait_for()
-    person.execute("kernelmenu:restart")
-    person.accept()
-    person.panel.locator('[data-command="timetravel:resume"]').click()
-    person.notified("restored").wait_for()
-    assert state(person) == NEW
-
-    plain = "window.jupyterapp.shell.currentWidget.sessionContext.changeKernel({name: 'python3'})"
-    switch = '[data-command="timetravel:switch-kernel"]'
-    for by_menu in (True, False):
-        person.page.evaluate(f"() => void {plain}")
-        person.in_state("unmanaged")
-        person.expect(person.panel).to_contain_text("This kernel has no time travel.")
-        person.expect(person.panel.locator(f"button:not({switch}), input")).to_have_count(0)
-        if by_menu:
-            person.from_menu("Switch to a Kernel with Time Travel")
-        else:
-            person.panel.locator(switch).first.click()
-        person.in_state("ready")
-        person.row(1).wait_for()
-    person.page.evaluate("() => void jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-    person.in_state("absent")
-    person.panel.locator(switch).click()
-    person.in_state("ready")
     person.row(1).wait_for()

@@ -26,7 +26,7 @@ def person(server: Server, page: Any) -> Walker:
 
 
 def test_a_walk_through_notebook_7(person: Walker, server: Server) -> None:
-    """By hand, differences, a reload in the middle of a restore, a restart, a crash, no kernel."""
+    """By hand, differences, a reload in the middle of a restore, a restart."""
     person.open("notebook", server.notebook("seven/s.ipynb", CELLS), len(CELLS))
     # by the menu, as it is at the right edge there
     person.from_menu("Show the Timeline", "Kernel")
@@ -77,16 +77,3 @@ def test_a_walk_through_notebook_7(person: Walker, server: Server) -> None:
     person.run(2, "is 1")
     person.restore(1)
     person.run(2, "is 1")
-
-    # one that has no time travel, and none
-    context = "window.jupyterapp.shell.currentWidget.sessionContext"
-    person.page.evaluate(f"() => void {context}.changeKernel({{name: 'python3'}})")
-    person.in_state("unmanaged")
-    person.panel.locator('[data-command="timetravel:switch-kernel"]').first.click()
-    person.in_state("ready")
-    person.row(1).wait_for()
-    person.page.evaluate(f"() => void {context}.shutdown()")
-    person.in_state("absent")
-    person.panel.locator('[data-command="timetravel:switch-kernel"]').click()
-    person.in_state("ready")
-    person.row(1).wait_for()

@@ -1,4 +1,4 @@
-"""A person who tries everything, with a ledger of what there was to try, and eyes on the kernel."""
+"""A person who tries everything, and looks into the kernel."""
 
 from __future__ import annotations
 
@@ -9,43 +9,6 @@ from typing import Any
 from browsing import Notebook
 
 PANEL = "[...jupyterapp.shell.widgets('right')].find(one => one.id === 'jp-timetravel-panel')"
-
-LEDGER = """\
-() => {
-  const ledger = { seen: new Set(), used: new Set(), commands: new Set() };
-  window.ledger = ledger;
-  const ours = [
-    '#jp-timetravel-panel :is(button, input)',
-    '.jp-Dialog-footer button',
-    '.jp-Dialog:has(.jp-TimeTravel-dialog) :is(button, input)',
-    '.jp-TimeTravel-toolbarButton',
-    '.jp-TimeTravel-before',
-    '.lm-Menu-item[data-command^="timetravel:"]'
-  ].join(', ');
-  const nameOf = node => {
-    const place = ['.jp-Dialog', '.lm-Menu', '#jp-timetravel-panel', '.jp-Cell']
-      .find(selector => node.closest(selector)) ?? '';
-    const own = node.dataset.command || node.name || node.className.split(' ')
-      .find(name => ['jp-TimeTravel-restore', 'jp-TimeTravel-open'].includes(name));
-    const told = node.getAttribute('aria-label') || node.title || node.textContent;
-    const what = own || (node.closest('table') ? 'a choice' : told.replace(/[\\d#].*/, '').trim());
-    return `${place} ${what || node.className}`.trim();
-  };
-  const look = () =>
-    document.querySelectorAll(ours).forEach(node => ledger.seen.add(nameOf(node)));
-  const use = event => {
-    const node = event.target instanceof Element ? event.target.closest(ours) : null;
-    if (node !== null) {
-      ledger.used.add(nameOf(node));
-    }
-  };
-  new MutationObserver(look).observe(document.body, { childList: true, subtree: true });
-  for (const kind of ['click', 'input', 'mouseup']) {
-    document.addEventListener(kind, use, true);
-  }
-  jupyterapp.commands.commandExecuted.connect((_, { id }) => ledger.commands.add(id));
-  look();
-}"""
 
 ASK = f"""\
 async expression => {{
@@ -69,13 +32,6 @@ COUNT = f"""\
 
 class Walker(Notebook):
     """A person at a notebook who looks at everything."""
-
-    def keep_ledger(self) -> None:
-        """Write down what there is to click, what is clicked, and which commands ran."""
-        self.page.evaluate(LEDGER)
-
-    def ledger(self, name: str) -> set[str]:
-        return set(self.page.evaluate("name => [...window.ledger[name]]", name))
 
     def value(self, expression: str) -> str:
         """The value of an expression in the kernel, asked for without leaving a trace."""
