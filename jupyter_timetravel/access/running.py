@@ -24,6 +24,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 from jupyter_timetravel import commands
 from jupyter_timetravel.access.errors import NoSuchKernel
 from jupyter_timetravel.client import Client
+from jupyter_timetravel.wire import RequestTimeout
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.timeline.text import one_line
 
@@ -102,12 +103,18 @@ def survey(timeout: float = ANSWER_S) -> list[RunningKernel]:
 def at(connection_file: str | Path, timeout: float = ANSWER_S) -> RunningKernel:
     """The kernel that was given this file. Raises NoSuchKernel, NoTimeTravel, RequestTimeout."""
     path = Path(connection_file).absolute()
+    nobody = NoSuchKernel(
+        f"No kernel answers at what {one_line(str(connection_file), 200)} says. Nothing was "
+        "done; `jupyter timetravel kernels` lists those that run."
+    )
     if not _is_open(path):
-        raise NoSuchKernel(
-            f"No kernel answers at what {one_line(str(connection_file), 200)} says. Nothing was "
-            "done; `jupyter timetravel kernels` lists those that run."
-        )
-    found = _ask(path, timeout)
+        raise nobody
+    try:
+        found = _ask(path, timeout)
+    except RequestTimeout as error:
+        if _is_open(path):
+            raise
+        raise nobody from error  # it ended while it was asked
     if found.is_ending:
         raise NoSuchKernel(
             f"The kernel of {found.title} is shutting down. Nothing was done; wait until it has "
