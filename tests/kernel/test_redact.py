@@ -56,6 +56,7 @@ def leave(start_notebook: Callable[..., Any], document: dict[str, Any], outside:
     cleared = "tok = holder = together = None; os.environ.pop('API_KEY'); os.remove('.env'); z = 4"
     notebook.run(cleared)
     notebook.run("%checkpoint --label last")
+    assert durable(notebook, notebook.head()["number"])["state"] == "ready"
     document_cell = {"cell_type": "code", "id": "a", "source": cell, "metadata": {}, "outputs": []}
     head = notebook.command("get", checkpoint=3)["checkpoint"]["id"]
     kept = notebook.command(
