@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kernel_runtime import plugins
 from kernel_runtime.errors import EnvironmentRefused, SandboxError
+from kernel_runtime.sandbox import refusals
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.store.paths import key_directory
@@ -55,6 +56,7 @@ class SandboxSetUp:
             session.environment.problem = (
                 "The environment is not covered: Supervisor.sandbox is none."
             )
+            session.limits += self._instead()
         session.sandbox = NoSandbox(*session.sandbox_events)
         await session.sandbox.start()
         own_code.hold()
@@ -112,5 +114,14 @@ class SandboxSetUp:
         session.environment.problem = (
             f"Files outside of the workspace are not rolled back ({held}): {why}"
         )
-        session.limits.append(session.environment.problem)
-        session.router.say_next(session.environment.problem)
+        told = [session.environment.problem, *self._instead()]
+        session.limits += told
+        session.router.say_next(" ".join(told))
+
+    def _instead(self) -> list[str]:
+        """What the user can have captured without layers."""
+        session = self._session
+        if not session.files.enabled:
+            return []
+        offer = refusals.instead(session.environment.prefix, session.files.roots)
+        return [offer] if offer else []

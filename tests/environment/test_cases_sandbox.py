@@ -55,10 +55,14 @@ def test_02_an_ordinary_user_and_the_systems_files(start, ability):
         assert inside.strip() == expected, command
         assert not any(text in inside for text in BAD)
     notebook.run(f"%restore {a}")
+    said = "system packages cannot be installed in this mode"
+    assert said in notebook.run("%timetravel status").out
+    assert notebook.command("status")["environment"]["system_packages"].startswith(said)
 
 
 @pytest.mark.root
 def test_02_root_has_every_id(notebook, home):
+    assert "system packages" not in notebook.run("%timetravel status").out
     notebook.run(
         "import subprocess\n"
         "def sh(command):\n"
