@@ -447,8 +447,9 @@ def _stamps() -> dict[str, tuple[int, int]]:
 
 def _agents() -> list[str]:
     """Sockets of agents and of the desktop that the environment variables name."""
-    found = [os.environ.get("SSH_AUTH_SOCK", ""), os.environ.get("GPG_AGENT_INFO", "")]
-    bus = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "")
-    if bus.startswith("unix:path="):
-        found.append(bus.removeprefix("unix:path=").partition(",")[0])
+    found = [os.environ.get("SSH_AUTH_SOCK", "")]
+    found.append(os.environ.get("GPG_AGENT_INFO", "").partition(":")[0])  # PATH:PID:VERSION
+    for bus in os.environ.get("DBUS_SESSION_BUS_ADDRESS", "").split(";"):
+        if bus.startswith("unix:path="):
+            found.append(bus.removeprefix("unix:path=").partition(",")[0])
     return [path for path in found if path] + ["/tmp/.X11-unix"]

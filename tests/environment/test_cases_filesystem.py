@@ -13,18 +13,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from environment_tools import TREE, checkpoint, tree
+from environment_tools import TREE, among_mounts, checkpoint, tree
 
 from tests.conftest import PATIENCE
-
-
-def among_mounts(mounts):
-    """Start a kernel in a mount namespace of its own, as the same user; mounts: in shell."""
-    if os.geteuid() == 0:
-        return ("unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh")
-    drop = "setpriv --ambient-caps=-all --inh-caps=-all"
-    enter = ("unshare", "-Um", "--map-current-user", "--keep-caps", "sh", "-c")
-    return (*enter, f'{mounts} && exec {drop} "$@"', "sh")
 
 
 def on_host(notebook, code):

@@ -20,6 +20,7 @@ import pytest
 from environment_tools import checkpoint
 
 from tests.conftest import PATIENCE
+from tests.server.server_world import running
 
 BAD = ("Value too large for defined data type", "Invalid argument")
 
@@ -238,7 +239,7 @@ def test_04_killed_from_outside(start, home, killed, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["papermill", "nbclient"])
+@pytest.mark.parametrize("how", ["papermill", "nbclient", "nbconvert", "jupyter run"])
 def test_04_lives_longer_than_its_parent_poller(start_notebook, home, tmp_path, how):
     """In ways to start it other than a server; start_notebook sets the directories up."""
     spec = tmp_path / "share/kernels/tt"
@@ -258,17 +259,35 @@ def test_04_lives_longer_than_its_parent_poller(start_notebook, home, tmp_path, 
         "import nbclient, nbformat\nbook = nbformat.read('in.ipynb', 4)\n"
         "nbclient.NotebookClient(book).execute()\nnbformat.write(book, 'out.ipynb')"
     )
+    (work / "in.py").write_text(notebook.cells[0].source)
     program = {
         "papermill": ["-m", "papermill", "in.ipynb", "out.ipynb", "-k", "tt"],
         "nbclient": ["-c", execute],
+        "nbconvert": [
+            *("-m", "jupyter", "nbconvert", "--to", "notebook", "--execute", "in.ipynb"),
+            *("--output", "out.ipynb"),
+        ],
+        "jupyter run": ["-m", "jupyter", "run", "--kernel=tt", "in.py"],
     }[how]
     done = subprocess.run(
         [sys.executable, *program], cwd=work, capture_output=True, text=True, timeout=100,
         env={**os.environ, "JUPYTER_PATH": str(tmp_path / "share"), "HOME": str(home)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    if how == "jupyter run":
+        assert done.stdout == "alive\n"
+        return
     made = nbformat.read(work / "out.ipynb", 4)
     assert made.cells[0].outputs[0].text == "alive\n"
+
+
+@pytest.mark.slow
+def test_04_lives_longer_than_its_parent_poller_in_a_server(tmp_path):
+    (tmp_path / "server").mkdir()
+    with running(tmp_path / "server") as server:
+        kernel = server.start("n.ipynb")
+        assert kernel.run("x = 1; import time; time.sleep(11); print('alive')") == "alive"
+        assert kernel.run("print(x)") == "1"
 
 
 # -- 05: owners and set-user-id --------------------------------------------------------------
