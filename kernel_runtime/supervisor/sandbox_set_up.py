@@ -22,6 +22,10 @@ _REFUSED = (
     "This kernel runs no cell, since Supervisor.environment is required (or the workspace "
     "isolated) and files outside of the workspace cannot be rolled back"
 )
+_NOT_HIDDEN = (
+    "Supervisor.sockets=none has no effect: files outside of the workspace are not covered, so "
+    "cells reach sockets of agents and of the desktop."
+)
 
 
 class SandboxSetUp:
@@ -34,6 +38,13 @@ class SandboxSetUp:
 
     async def start(self) -> None:
         """Start it. Raises SandboxError, EnvironmentRefused where it must be covered and is not."""
+        await self._start()
+        session = self._session
+        if session.config.sockets == "none" and not session.environment.enabled:
+            session.limits.append(_NOT_HIDDEN)
+            session.router.say_next(_NOT_HIDDEN)
+
+    async def _start(self) -> None:
         session = self._session
         wanted = session.config.sandbox
         if wanted != "none":

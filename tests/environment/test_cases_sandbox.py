@@ -1,9 +1,9 @@
-"""The cases of the sandbox, with real kernels. Number 01 is test_refusals.py."""
+"""The cases of the sandbox, with real kernels. Number 01 is test_refusals.py; the ways to start a
+kernel, of number 04, are test_ways_to_start.py."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -20,7 +20,6 @@ import pytest
 from environment_tools import checkpoint
 
 from tests.conftest import PATIENCE
-from tests.server.server_world import running
 
 BAD = ("Value too large for defined data type", "Invalid argument")
 
@@ -236,58 +235,6 @@ def test_04_killed_from_outside(start, home, killed, monkeypatch, tmp_path):
     notebook = start(cwd=work, env=named)
     notebook.run("1")
     assert any(c["reason"] == "restart" for c in notebook.command("list")["checkpoints"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["papermill", "nbclient", "nbconvert", "jupyter run"])
-def test_04_lives_longer_than_its_parent_poller(start_notebook, home, tmp_path, how):
-    """In ways to start it other than a server; start_notebook sets the directories up."""
-    spec = tmp_path / "share/kernels/tt"
-    spec.mkdir(parents=True)
-    argv = [sys.executable, "-m", "kernel_runtime", "-f", "{connection_file}"]
-    (spec / "kernel.json").write_text(
-        json.dumps({"argv": argv, "language": "python", "display_name": "tt"})
-    )
-    work = tmp_path / "work"
-    work.mkdir()
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell("import time; time.sleep(11); print('alive')")],
-        metadata={"kernelspec": {"name": "tt", "display_name": "tt", "language": "python"}},
-    )
-    nbformat.write(notebook, work / "in.ipynb")
-    execute = (
-        "import nbclient, nbformat\nbook = nbformat.read('in.ipynb', 4)\n"
-        "nbclient.NotebookClient(book).execute()\nnbformat.write(book, 'out.ipynb')"
-    )
-    (work / "in.py").write_text(notebook.cells[0].source)
-    program = {
-        "papermill": ["-m", "papermill", "in.ipynb", "out.ipynb", "-k", "tt"],
-        "nbclient": ["-c", execute],
-        "nbconvert": [
-            *("-m", "jupyter", "nbconvert", "--to", "notebook", "--execute", "in.ipynb"),
-            *("--output", "out.ipynb"),
-        ],
-        "jupyter run": ["-m", "jupyter", "run", "--kernel=tt", "in.py"],
-    }[how]
-    done = subprocess.run(
-        [sys.executable, *program], cwd=work, capture_output=True, text=True, timeout=100,
-        env={**os.environ, "JUPYTER_PATH": str(tmp_path / "share"), "HOME": str(home)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    if how == "jupyter run":
-        assert done.stdout == "alive\n"
-        return
-    made = nbformat.read(work / "out.ipynb", 4)
-    assert made.cells[0].outputs[0].text == "alive\n"
-
-
-@pytest.mark.slow
-def test_04_lives_longer_than_its_parent_poller_in_a_server(tmp_path):
-    (tmp_path / "server").mkdir()
-    with running(tmp_path / "server") as server:
-        kernel = server.start("n.ipynb")
-        assert kernel.run("x = 1; import time; time.sleep(11); print('alive')") == "alive"
-        assert kernel.run("print(x)") == "1"
 
 
 # -- 05: owners and set-user-id --------------------------------------------------------------

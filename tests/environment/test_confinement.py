@@ -216,3 +216,16 @@ def test_docker_is_reached_only_where_that_is_wanted(
     if shown:
         with daemon.accept()[0] as client:
             assert client.recv(1) == b"x"
+
+
+def test_where_nothing_can_be_hidden_that_is_said(
+    start_notebook: Callable[..., Any],
+    listening: Callable[[str], tuple[socket.socket, str]],
+) -> None:
+    agent = listening("agent")[1]
+    options = ("--Supervisor.sandbox=none", "--Supervisor.sockets=none")
+    notebook = start_notebook(*options, env={"SSH_AUTH_SOCK": agent})
+    cell = notebook.run(f"{CONNECT}\nconnect({agent!r})")
+    assert cell.out == "connected"
+    assert "Supervisor.sockets=none has no effect" in cell.text("stderr")
+    assert "Supervisor.sockets=none has no effect" in notebook.run("%timetravel status").out
