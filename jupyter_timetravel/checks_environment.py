@@ -66,10 +66,12 @@ def check_overlays() -> Finding:
         return Finding(SKIPPED, "for Linux only")
     found = trial()
     without = "Files outside of the workspace are not rolled back; memory and the workspace are."
-    if found["refused"]:
-        return Finding(LIMITED, f"{found['refused']}. {without}", mended(found["mend"]))
-    if found["problem"]:
-        return Finding(LIMITED, f"{found['problem']}. {without}", mended(found["mend"]))
+    if why := found["refused"] or found["problem"]:
+        from kernel_runtime.sandbox import refusals
+
+        offer = refusals.instead(sys.prefix)
+        text = f"{why}. {without}" + (f" {offer}" if offer else "")
+        return Finding(LIMITED, text, mended(found["mend"]))
     how = {"namespaces": "as root", "root-user-namespaces": "as root in a user namespace"}
     return Finding(FINE, how.get(found["mode"], "as this user, in a user namespace"))
 
@@ -122,12 +124,26 @@ def judge_renames(found: dict[str, Any]) -> Finding:
     code = found["inside"].get("rename")
     if code is None:
         return Finding(SKIPPED, "the home directory cannot be written")
-    if code == 0:
-        return Finding(FINE, "directories of the host can be renamed")
-    return Finding(
-        FINE,
-        f"os.rename of a directory that the host has fails ({os.strerror(code)}), as between two "
-        "disks: mv and shutil.move copy it instead",
+    text = (
+        "directories of the host can be renamed"
+        if code == 0
+        else f"os.rename of a directory that the host has fails ({os.strerror(code)}), as between "
+        "two disks: mv and shutil.move copy it instead"
+    )
+    return Finding(FINE, text + _into_workspace(found["inside"].get("replace", {})))
+
+
+def _into_workspace(tried: dict[str, int]) -> str:
+    """tried: what os.replace of a file into a workspace gave, by where the file was."""
+    failed = {place: code for place, code in tried.items() if code}
+    if not failed:
+        return ""
+    home = os.path.expanduser("~")
+    places = [home if place.startswith(home) else place for place in failed]
+    return (
+        f". os.replace or os.rename of a file from {' or '.join(places)} into the workspace, or "
+        f"out of it, fails too ({os.strerror(next(iter(failed.values())))}), also where it is one "
+        "disk: write temporary files beside their target, or use shutil.move"
     )
 
 

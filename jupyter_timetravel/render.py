@@ -246,6 +246,8 @@ def status_text(result: Mapping[str, Any]) -> str:
         lines.append(f"  environment  {', '.join(one_line(p, 60) for p in covered)} ({layers})")
     elif (problem := environment.get("problem")) and problem not in result["limits"]:
         lines.append(f"  environment  {one_line(problem, 300)}")
+    if refused := environment.get("system_packages"):
+        lines.append(f"  packages     {one_line(refused, 200)}")
     for path, why in sorted((environment.get("not_covered") or {}).items()):
         lines.append(f"  not covered  {one_line(path, 100)}: {one_line(why, 200)}")
     tax = result.get("last_cow_tax_ms")

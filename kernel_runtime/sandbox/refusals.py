@@ -7,9 +7,11 @@ which of the known causes it is.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,7 @@ from typing import Final
 PROFILE: Final = "/etc/apparmor.d/jupyter-timetravel"
 DOCTOR: Final = "`jupyter timetravel doctor` prints it"
 _KINDS: Final = ("user", "pid", "mnt", "ipc")
+_OWN_PREFIX: Final = ("pyvenv.cfg", "conda-meta")
 _ALLOWING: Final = (
     "a seccomp profile that allows unshare, clone3 and mount (Docker: --security-opt "
     "seccomp=PROFILE; Kubernetes: seccompProfile; systemd: RestrictNamespaces=no)"
@@ -42,6 +45,25 @@ def explain(step: str, code: int) -> Refusal:
         if found is not None:
             return Refusal(f"{said}: {found.cause}", found.mend)
     return Refusal(said, "let this program make namespaces, or run it on another machine")
+
+
+def instead(prefix: str, workspace: Iterable[str | os.PathLike[str]] = ()) -> str:
+    """What covers the packages of a Python environment without a sandbox; "" where nothing does.
+
+    prefix: of the environment that cells run from; one that is not the user's own (the system's
+    Python) is neither theirs to install into nor small enough to be captured. workspace: what is
+    captured already.
+    """
+    own = any(os.path.lexists(os.path.join(prefix, mark)) for mark in _OWN_PREFIX)
+    if not own or not os.access(prefix, os.W_OK):
+        return ""
+    real = Path(os.path.realpath(prefix))
+    if any(real.is_relative_to(os.path.realpath(root)) for root in workspace):
+        return ""
+    return (
+        "The packages of this Python environment can be rolled back without a sandbox too, as a "
+        f"workspace: Supervisor.workspace={json.dumps([prefix])}."
+    )
 
 
 def apparmor_profile(program: str | None = None) -> str:

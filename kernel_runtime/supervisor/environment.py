@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jupyter_core.paths import jupyter_runtime_dir
 
@@ -32,6 +32,10 @@ from kernel_runtime.supervisor import shared_memory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
+NO_SYSTEM_PACKAGES: Final = (
+    "system packages cannot be installed in this mode: of all users only you exist in the sandbox, "
+    "and sudo gives no rights there; a virtual environment or conda can be changed"
+)
 _NOTES_SHOWN = 50
 _LISTED_QUICKLY = 200
 _FOLLOW_S = 2.0
@@ -44,13 +48,15 @@ class Environment:
 
     def __init__(self, config: Supervisor, log: logging.Logger, python: str) -> None:
         self._config = config
-        self._prefix = os.path.dirname(os.path.dirname(os.path.abspath(python)))
+        self.prefix = os.path.dirname(os.path.dirname(os.path.abspath(python)))
+        """Of the Python environment that cells run from."""
         self._log = log
         self.engine: OverlayEngine | None = None
         self.problem = ""
         self.told: dict[str, str] = {}
         self._own: list[str] = []
         self._found_layers = False
+        self._has_all_ids = True
         self._proc: Callable[[int], str] | None = None
 
     @property
@@ -72,7 +78,7 @@ class Environment:
         Raises SandboxError if that failed, and then the sandbox is to be thrown away; whether the
         session goes on without, is the caller's to decide.
         """
-        likely = [self._prefix, os.path.expanduser("~"), os.environ.get("TMPDIR", "/tmp")]
+        likely = [self.prefix, os.path.expanduser("~"), os.environ.get("TMPDIR", "/tmp")]
         host = await asyncio.to_thread(
             planning.this_host,
             own_user_namespace=sandbox.mode in USER_MODES or not is_initial_user_namespace(),
@@ -97,6 +103,7 @@ class Environment:
         self.engine = engine
         self.told = told
         self._proc = sandbox.proc
+        self._has_all_ids = sandbox.mode != USER_MODE
 
     def _plan(
         self,
@@ -309,7 +316,7 @@ class Environment:
                 for root, stack in stacks.items()
             }
             views = {root: view for root, view in engine.views(there).items() if root in there}
-            changed = host_changes(views, since_ns, prefixes=[self._prefix])
+            changed = host_changes(views, since_ns, prefixes=[self.prefix])
             return [
                 path for path in changed if not any(planning.within(path, own) for own in self._own)
             ]
@@ -381,13 +388,17 @@ class Environment:
     def status(self) -> dict[str, Any]:
         """For the status command: docs/protocol.md."""
         if self.engine is None:
-            return {"covered": [], "not_covered": {}, "layers": 0, "problem": self.problem}
+            return {
+                "covered": [], "not_covered": {}, "layers": 0, "problem": self.problem,
+                "system_packages": "",
+            }  # fmt: skip
         state = self.engine.state
         return {
             "covered": sorted(state.uppers),
             "not_covered": dict(self.told),
             "layers": sum(map(len, state.stacks.values())),
             "problem": self.problem,
+            "system_packages": "" if self._has_all_ids else NO_SYSTEM_PACKAGES,
         }
 
 
@@ -436,8 +447,9 @@ def _stamps() -> dict[str, tuple[int, int]]:
 
 def _agents() -> list[str]:
     """Sockets of agents and of the desktop that the environment variables name."""
-    found = [os.environ.get("SSH_AUTH_SOCK", ""), os.environ.get("GPG_AGENT_INFO", "")]
-    bus = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "")
-    if bus.startswith("unix:path="):
-        found.append(bus.removeprefix("unix:path=").partition(",")[0])
+    found = [os.environ.get("SSH_AUTH_SOCK", "")]
+    found.append(os.environ.get("GPG_AGENT_INFO", "").partition(":")[0])  # PATH:PID:VERSION
+    for bus in os.environ.get("DBUS_SESSION_BUS_ADDRESS", "").split(";"):
+        if bus.startswith("unix:path="):
+            found.append(bus.removeprefix("unix:path=").partition(",")[0])
     return [path for path in found if path] + ["/tmp/.X11-unix"]

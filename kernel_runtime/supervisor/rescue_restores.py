@@ -89,7 +89,7 @@ class RescueRestorer(Restorer):
         result = self._teller.result(plan, safety, done, None)
         add(result, await told)
         result["took_ms"] = (time.perf_counter() - started) * 1e3
-        result["text"] = _told(result, woken)
+        result["text"] = _told(result, woken, plan.target.has_durable_session)
         return result
 
     async def reset(self, request: Request | None) -> dict[str, Any]:
@@ -199,13 +199,18 @@ class RefusedCommands(Commands):
         raise EnvironmentRefused(self._why)
 
 
-def _told(result: Mapping[str, Any], woken: bool) -> str:
-    """What such a restore did, in words."""
+def _told(result: Mapping[str, Any], woken: bool, durable: bool) -> str:
+    """What such a restore did, in words. durable: its variables can be loaded from the disk."""
     target, safety = result["checkpoint"], result["safety"]
     if woken:
         lines = [f"restored {title(target)}: memory and files are as they were, Python runs again"]
     else:
         lines = [f"restored the files of {title(target)}; Python runs again, variables are gone"]
+        if durable:
+            lines.append(
+                f"Those of #{target['number']} are on the disk: %restore {target['number']} again "
+                "brings them."
+            )
     paths = [str(change["path"]) for change in result["files"]]
     if paths:
         shown = ", ".join(one_line(path, 60) for path in paths[:_NAMES])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kernel_runtime import plugins
 from kernel_runtime.engines.loaded import clock_ahead_ns
 from kernel_runtime.errors import EnvironmentRefused, SandboxError
+from kernel_runtime.sandbox import refusals
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.store.paths import key_directory
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 _REFUSED = (
     "This kernel runs no cell, since Supervisor.environment is required (or the workspace "
     "isolated) and files outside of the workspace cannot be rolled back"
+)
+_NOT_HIDDEN = (
+    "Supervisor.sockets=none has no effect: files outside of the workspace are not covered, so "
+    "cells reach sockets of agents and of the desktop."
 )
 
 
@@ -34,6 +39,13 @@ class SandboxSetUp:
 
     async def start(self) -> None:
         """Start it. Raises SandboxError, EnvironmentRefused where it must be covered and is not."""
+        await self._start()
+        session = self._session
+        if session.config.sockets == "none" and not session.environment.enabled:
+            session.limits.append(_NOT_HIDDEN)
+            session.router.say_next(_NOT_HIDDEN)
+
+    async def _start(self) -> None:
         session = self._session
         wanted = session.config.sandbox
         if wanted != "none":
@@ -56,6 +68,7 @@ class SandboxSetUp:
             session.environment.problem = (
                 "The environment is not covered: Supervisor.sandbox is none."
             )
+            session.limits += self._instead()
         session.sandbox = NoSandbox(*session.sandbox_events)
         await session.sandbox.start()
         own_code.hold()
@@ -113,5 +126,14 @@ class SandboxSetUp:
         session.environment.problem = (
             f"Files outside of the workspace are not rolled back ({held}): {why}"
         )
-        session.limits.append(session.environment.problem)
-        session.router.say_next(session.environment.problem)
+        told = [session.environment.problem, *self._instead()]
+        session.limits += told
+        session.router.say_next(" ".join(told))
+
+    def _instead(self) -> list[str]:
+        """What the user can have captured without layers."""
+        session = self._session
+        if not session.files.enabled:
+            return []
+        offer = refusals.instead(session.environment.prefix, session.files.roots)
+        return [offer] if offer else []

@@ -21,8 +21,6 @@ from environment_tools import (
     tree,
 )
 
-from jupyter_timetravel import cli
-
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -228,7 +226,7 @@ BREAK = (
 )
 
 
-def test_05_the_kernels_own_packages_are_broken(start, venv, home, capsys):
+def test_05_the_kernels_own_packages_are_broken(start, venv, home):
     """The supervisor and the cells run from the environment that a cell breaks."""
     for module in (traitlets, ipykernel):
         source = Path(module.__file__).parent
@@ -239,8 +237,19 @@ def test_05_the_kernels_own_packages_are_broken(start, venv, home, capsys):
     before = tree(venv)
     instead = ("sh", "-c", f'shift; exec {venv}/bin/python "$@"', "sh")
     named = {"JPY_SESSION_NAME": str(work / "n.ipynb"), "PYTHONDONTWRITEBYTECODE": "1"}
-    notebook = start(prefix=instead, cwd=work, env=named)
+    notebook = start(prefix=instead, cwd=work, env=named, listed=True)
     a = checkpoint(notebook, "works")
+
+    def command(*words):
+        """From a terminal, with the Python of the same environment as it is on the host."""
+        code = "import sys; from jupyter_timetravel.cli import main; sys.exit(main(sys.argv[1:]))"
+        done = subprocess.run(
+            [venv / "bin/python", "-c", code, *map(str, words)],
+            capture_output=True, text=True, timeout=100, env={**os.environ, **named},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     notebook.run(BREAK)
     notebook.run(f"%restore {a}")
     fresh = (
@@ -255,10 +264,16 @@ def test_05_the_kernels_own_packages_are_broken(start, venv, home, capsys):
     notebook.client.wait_for_ready(timeout=60)
     cell = notebook.run("print(1)", ok=False)
     assert "broken by install" in cell.error and "%restore" in cell.error
+    # the restarted kernel runs on meanwhile, and is an ordinary one afterwards
+    assert "works" in command("list", work / "n.ipynb")
+    assert "Python runs again" in command("restore", work / "n.ipynb", a)
+    assert notebook.run(f"import traitlets\n{fresh}").out == "0"
+    # and with none
+    notebook.run(BREAK)
+    notebook.head()
     notebook.manager.shutdown_kernel()
-    assert cli.main(["list", str(work / "n.ipynb")]) == 0
-    assert "works" in capsys.readouterr().out
-    assert cli.main(["restore", str(work / "n.ipynb"), str(a)]) == 0
+    assert "works" in command("list", work / "n.ipynb")
+    assert f"restored the files of #{a} " in command("restore", work / "n.ipynb", a)
     again = start(prefix=instead, cwd=work, env=named)
     assert again.run(fresh).out == "0"
     assert tree(venv) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,18 +13,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from environment_tools import TREE, checkpoint, tree
+from environment_tools import TREE, among_mounts, checkpoint, tree
 
 from tests.conftest import PATIENCE
-
-
-def among_mounts(mounts):
-    """Start a kernel in a mount namespace of its own, as the same user; mounts: in shell."""
-    if os.geteuid() == 0:
-        return ("unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh")
-    drop = "setpriv --ambient-caps=-all --inh-caps=-all"
-    enter = ("unshare", "-Um", "--map-current-user", "--keep-caps", "sh", "-c")
-    return (*enter, f'{mounts} && exec {drop} "$@"', "sh")
 
 
 def on_host(notebook, code):
@@ -79,6 +71,23 @@ def test_01_renaming_a_directory_that_came_from_the_host(start, home, E):
         " open(f'{E}/pkg-old/sub/b.py').read())"
     )
     assert cell.text() == "['pkg', 'pkg-old'] ['a.py'] new ['a.py', 'sub'] one\n two\n\n"
+
+
+def test_01_the_doctor_tries_both_on_this_machine(ability):
+    code = "from jupyter_timetravel.cli import main; raise SystemExit(main(['doctor', '--json']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    rows = {row["name"]: row for row in json.loads(done.stdout)["checks"]}
+    ability(f"overlays ({rows['overlays']['text']})", rows["overlays"]["state"] == "fine")
+    text = rows["renames"]["text"]
+    assert "os.rename of a directory that the host has fails (Invalid cross-device link)" in text
+    into = text.partition("os.replace or os.rename of a file from ")[2]
+    for place in (os.path.expanduser("~"), tempfile.gettempdir()):
+        assert place in into.partition(" into the workspace")[0], text
+    assert "fails too (Invalid cross-device link)" in into
+    left = [name for name in os.listdir(os.path.expanduser("~")) if "timetravel-trial" in name]
+    assert not left
 
 
 def test_01_renaming_a_directory_of_an_earlier_cell(notebook, E):

@@ -1,9 +1,9 @@
-"""The cases of the sandbox, with real kernels. Number 01 is test_refusals.py."""
+"""The cases of the sandbox, with real kernels. Number 01 is test_refusals.py; the ways to start a
+kernel, of number 04, are test_ways_to_start.py."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -55,10 +55,14 @@ def test_02_an_ordinary_user_and_the_systems_files(start, ability):
         assert inside.strip() == expected, command
         assert not any(text in inside for text in BAD)
     notebook.run(f"%restore {a}")
+    said = "system packages cannot be installed in this mode"
+    assert said in notebook.run("%timetravel status").out
+    assert notebook.command("status")["environment"]["system_packages"].startswith(said)
 
 
 @pytest.mark.root
 def test_02_root_has_every_id(notebook, home):
+    assert "system packages" not in notebook.run("%timetravel status").out
     notebook.run(
         "import subprocess\n"
         "def sh(command):\n"
@@ -231,40 +235,6 @@ def test_04_killed_from_outside(start, home, killed, monkeypatch, tmp_path):
     notebook = start(cwd=work, env=named)
     notebook.run("1")
     assert any(c["reason"] == "restart" for c in notebook.command("list")["checkpoints"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["papermill", "nbclient"])
-def test_04_lives_longer_than_its_parent_poller(start_notebook, home, tmp_path, how):
-    """In ways to start it other than a server; start_notebook sets the directories up."""
-    spec = tmp_path / "share/kernels/tt"
-    spec.mkdir(parents=True)
-    argv = [sys.executable, "-m", "kernel_runtime", "-f", "{connection_file}"]
-    (spec / "kernel.json").write_text(
-        json.dumps({"argv": argv, "language": "python", "display_name": "tt"})
-    )
-    work = tmp_path / "work"
-    work.mkdir()
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell("import time; time.sleep(11); print('alive')")],
-        metadata={"kernelspec": {"name": "tt", "display_name": "tt", "language": "python"}},
-    )
-    nbformat.write(notebook, work / "in.ipynb")
-    execute = (
-        "import nbclient, nbformat\nbook = nbformat.read('in.ipynb', 4)\n"
-        "nbclient.NotebookClient(book).execute()\nnbformat.write(book, 'out.ipynb')"
-    )
-    program = {
-        "papermill": ["-m", "papermill", "in.ipynb", "out.ipynb", "-k", "tt"],
-        "nbclient": ["-c", execute],
-    }[how]
-    done = subprocess.run(
-        [sys.executable, *program], cwd=work, capture_output=True, text=True, timeout=100,
-        env={**os.environ, "JUPYTER_PATH": str(tmp_path / "share"), "HOME": str(home)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    made = nbformat.read(work / "out.ipynb", 4)
-    assert made.cells[0].outputs[0].text == "alive\n"
 
 
 # -- 05: owners and set-user-id --------------------------------------------------------------

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from environment_tools import among_mounts
 
 from kernel_runtime.store.paths import KEYS_VARIABLE
 
@@ -127,21 +132,100 @@ def test_a_store_in_the_home_directory_is_hidden(
     assert (store / "environments").is_dir()
 
 
-@pytest.mark.parametrize("setting", ["auto", "none"])
-def test_agents_are_passed_only_where_that_is_wanted(
-    start: Callable[..., Any], tmp_path: Path, setting: str
-) -> None:
-    import socket
+CONNECT = """
+import os, socket
+def connect(path):
+    with socket.socket(socket.AF_UNIX) as s:
+        try: s.connect(path); s.send(b'x'); print('connected')
+        except OSError: print('refused')
+"""
 
-    with socket.socket(socket.AF_UNIX) as agent:
-        path = str(tmp_path / "agent")
-        agent.bind(path)
-        agent.listen()
-        notebook = start(f"--Supervisor.sockets={setting}", env={"SSH_AUTH_SOCK": path})
-        out = notebook.run(
-            "import os, socket\n"
-            "s = socket.socket(socket.AF_UNIX)\n"
-            "try:\n    s.connect(os.environ['SSH_AUTH_SOCK']); print('connected')\n"
-            "except OSError as e: print('refused')"
-        ).out.strip()
-        assert out == ("connected" if setting == "auto" else "refused")
+
+@pytest.fixture
+def listening() -> Iterator[Callable[[str], tuple[socket.socket, str]]]:
+    """Listen at a name below a new directory in /tmp, which is the machine's own inside."""
+    top = Path(tempfile.mkdtemp(prefix="tt-sockets-", dir="/tmp"))
+    made = []
+
+    def listen(name: str) -> tuple[socket.socket, str]:
+        (top / name).parent.mkdir(exist_ok=True)
+        made.append(socket.socket(socket.AF_UNIX))
+        made[-1].bind(str(top / name))
+        made[-1].listen()
+        made[-1].settimeout(60)
+        return made[-1], str(top / name)
+
+    yield listen
+    for one in made:
+        one.close()
+    shutil.rmtree(top)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reached"),
+    [
+        ([], True),
+        (["--Supervisor.sockets=none"], False),
+        (['--Supervisor.workspace=["isolated"]'], False),
+        (['--Supervisor.workspace=["isolated"]', "--Supervisor.sockets=host"], True),
+    ],
+    ids=["default", "none", "isolated", "isolated, host"],
+)
+def test_agents_and_the_desktop_are_passed_only_where_that_is_wanted(
+    start: Callable[..., Any],
+    listening: Callable[[str], tuple[socket.socket, str]],
+    settings: list[str],
+    reached: bool,
+) -> None:
+    paths = [listening(name)[1] for name in ("agent", "bus", "second-bus", "gpg", "run/any.sock")]
+    agent, bus, second, gpg, within_runtime = paths
+    named = {
+        "SSH_AUTH_SOCK": agent,
+        "DBUS_SESSION_BUS_ADDRESS": f"unix:path={bus},guid=1;unix:path={second}",
+        "GPG_AGENT_INFO": f"{gpg}:123:1",
+        "XDG_RUNTIME_DIR": str(Path(within_runtime).parent),
+    }
+    notebook = start(*settings, env=named)
+    notebook.run(CONNECT)
+    out = notebook.run(f"for path in {paths!r}: connect(path)").out
+    assert out.split() == ["connected" if reached else "refused"] * len(paths)
+    # what is hidden is so after a restore too, and the names stay as they are
+    notebook.run("%restore 1")
+    out = notebook.run(f"for path in {paths!r}: connect(path)").out
+    assert out.split() == ["connected" if reached else "refused"] * len(paths)
+    same = f"all(os.environ[name] == value for name, value in {named!r}.items())"
+    assert notebook.run(same).result == "True"
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_docker_is_reached_only_where_that_is_wanted(
+    start: Callable[..., Any],
+    listening: Callable[[str], tuple[socket.socket, str]],
+    ability: Callable[[str, bool], None],
+    shown: bool,
+) -> None:
+    """A socket of the test's own lies where Docker's does."""
+    daemon, path = listening("docker")
+    place = "/run/docker.sock"
+    there = f"mount -t tmpfs -o mode=755 t /run && : > {place} && mount --bind {path} {place}"
+    tried = subprocess.run([*among_mounts(there), "true"], check=False)
+    ability("mounts in a namespace", tried.returncode == 0)
+    notebook = start(f"--Supervisor.docker_socket={shown}", prefix=among_mounts(there))
+    notebook.run(CONNECT)
+    assert notebook.run(f"connect({place!r})").out == ("connected" if shown else "refused")
+    if shown:
+        with daemon.accept()[0] as client:
+            assert client.recv(1) == b"x"
+
+
+def test_where_nothing_can_be_hidden_that_is_said(
+    start_notebook: Callable[..., Any],
+    listening: Callable[[str], tuple[socket.socket, str]],
+) -> None:
+    agent = listening("agent")[1]
+    options = ("--Supervisor.sandbox=none", "--Supervisor.sockets=none")
+    notebook = start_notebook(*options, env={"SSH_AUTH_SOCK": agent})
+    cell = notebook.run(f"{CONNECT}\nconnect({agent!r})")
+    assert cell.out == "connected"
+    assert "Supervisor.sockets=none has no effect" in cell.text("stderr")
+    assert "Supervisor.sockets=none has no effect" in notebook.run("%timetravel status").out

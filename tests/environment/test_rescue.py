@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import ipykernel
 import pytest
 import traitlets
 from environment_tools import make_venv, site_packages
+
+from jupyter_timetravel import cli
 
 BREAK = (
     "import pathlib, traitlets, ipykernel\n"
@@ -31,7 +34,8 @@ def python(home: Path) -> Path:
 @pytest.fixture
 def broken(start: Any, work: Path, python: Path) -> Any:
     """A kernel that runs, and whose Python would not start again."""
-    notebook = start("--python", str(python), cwd=work, env=session(work))
+    # listed: where servers put it, and the command line finds it
+    notebook = start("--python", str(python), cwd=work, env=session(work), listed=True)
     notebook.run("%checkpoint works")
     notebook.run("open('w.txt', 'w').write('kept'); x = 1")
     notebook.run(BREAK)
@@ -121,6 +125,34 @@ def test_clients_of_the_protocol_can_go_back_too(broken: Any) -> None:
     assert result["checkpoint"]["number"] == 2
     assert broken.run("1").result == "1"
     assert not any("broken" in text for text in broken.command("status")["limits"])
+
+
+def test_the_command_line_while_it_runs(
+    broken: Any, work: Path, python: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another terminal lists and restores; the kernel that was restarted is not shut down."""
+    restart(broken)
+    assert "broken by install" in broken.run("1", ok=False).error
+    notebook = str(work / "n.ipynb")
+    connection = broken.manager.connection_file
+
+    def command(*words: str) -> str:
+        capsys.readouterr()
+        status = cli.main([*words])
+        out, err = capsys.readouterr()
+        assert status == 0, out + err
+        return out
+
+    assert "works" in command("list", notebook)
+    assert json.loads(command("list", connection, "--json"))["running"]
+    assert "broken by install" in command("status", notebook)
+    assert "w.txt" in command("restore", notebook, "works", "--dry-run")
+    assert (work / "w.txt").read_text() == "kept"
+    assert "Python runs again" in command("restore", notebook, "works")
+    assert not (work / "w.txt").exists()
+    assert broken.run("import traitlets; 1 + 1").result == "2"
+    assert "Python runs again" not in command("restore", notebook, "--undo", "--only", "files")
+    assert (work / "w.txt").read_text() == "kept"
 
 
 def test_a_deleted_interpreter_and_run_all(broken: Any) -> None:

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -147,6 +147,7 @@ async def attempt(store: Path, workspace: Sequence[str] = ()) -> Trial:
     path = store / "environments" / f"{PREFIX}{os.urandom(5).hex()}"
     directory = EnvironmentDirectory(path)
     made = not store.exists()
+    there = contextlib.ExitStack()
     try:
         try:
             await sandbox.start()
@@ -155,11 +156,13 @@ async def attempt(store: Path, workspace: Sequence[str] = ()) -> Trial:
             trial.mend = mend.rstrip(".")
             return trial
         trial.mode = sandbox.mode
-        await _mount(trial, sandbox, directory, workspace)
+        place = there.enter_context(_place())
+        await _mount(trial, sandbox, directory, workspace, place)
         if trial.works:
-            trial.inside = await _look_inside(sandbox)
+            trial.inside = await _look_inside(sandbox, place)
     finally:
         await sandbox.close()
+        there.close()
         with contextlib.suppress(OSError):
             directory.remove()
         for empty in [path.parent, store] if made else []:
@@ -168,18 +171,37 @@ async def attempt(store: Path, workspace: Sequence[str] = ()) -> Trial:
     return trial
 
 
+@contextlib.contextmanager
+def _place() -> Iterator[str]:
+    """A directory of the host in the home directory: ``old`` to be renamed, ``work`` to be a
+    workspace. "" where there can be none."""
+    with contextlib.ExitStack() as stack:
+        made = ""
+        with contextlib.suppress(OSError):
+            made = stack.enter_context(
+                tempfile.TemporaryDirectory(
+                    prefix=".timetravel-trial-", dir=os.path.expanduser("~")
+                )
+            )
+            os.mkdir(f"{made}/old")
+            os.mkdir(f"{made}/work")
+        yield made
+
+
 async def _mount(
     trial: Trial,
     sandbox: NamespaceSandbox,
     directory: EnvironmentDirectory,
     workspace: Sequence[str],
+    place: str,
 ) -> None:
+    work = os.path.realpath(f"{place}/work") if place else ""
     own = sandbox.mode in USER_MODES or not refusals.is_initial_user_namespace()
     host = planning.this_host(own_user_namespace=own, all_ids=sandbox.mode != USER_MODE)
     store = directory.path.parents[1]
     plan = planning.make_plan(
         host,
-        workspace=[os.path.realpath(path) for path in workspace],
+        workspace=[*(os.path.realpath(path) for path in workspace), *filter(None, [work])],
         hidden=[os.path.realpath(store)],
         blocked=[path for path in planning.DOCKER_SOCKETS if os.path.exists(path)],
         environment=os.path.realpath(directory.path),
@@ -193,7 +215,8 @@ async def _mount(
     else:
         reason = next(iter(told.values()), "there is nothing to cover")
     trial.covered = sorted(engine.state.uppers)
-    trial.passed = [path for path in planning.HOST_PATHS if os.path.isdir(path)] + plan.passes
+    trial.passed = [path for path in planning.HOST_PATHS if os.path.isdir(path)]
+    trial.passed += [path for path in plan.passes if path != work]
     trial.hidden = [*plan.masked, *plan.blocked]
     trial.not_covered = told
     if not trial.covered:
@@ -201,36 +224,28 @@ async def _mount(
         trial.problem, trial.mend = why.cause, why.mend
 
 
-async def _look_inside(sandbox: NamespaceSandbox) -> dict[str, Any]:
+async def _look_inside(sandbox: NamespaceSandbox, place: str) -> dict[str, Any]:
     """Have a process look at what a cell would find."""
-    home = Path(os.path.expanduser("~"))
-    with contextlib.ExitStack() as stack:
-        place = ""
-        with contextlib.suppress(OSError):
-            place = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix=".timetravel-trial-", dir=home)
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as report, open(os.devnull) as null:
+        try:
+            pid = await sandbox.spawn(
+                [sys.executable, "-I", "-S", "-c", _INSIDE, place, tempfile.gettempdir()],
+                dict(os.environ),
+                "/",
+                {0: null.fileno(), 1: write_end, 2: null.fileno()},
             )
-            os.mkdir(f"{place}/old")
-        read_end, write_end = os.pipe()
-        with open(read_end, "rb") as report, open(os.devnull) as null:
-            try:
-                pid = await sandbox.spawn(
-                    [sys.executable, "-I", "-S", "-c", _INSIDE, place],
-                    dict(os.environ),
-                    "/",
-                    {0: null.fileno(), 1: write_end, 2: null.fileno()},
-                )
-            finally:
-                os.close(write_end)
-            text = await asyncio.to_thread(report.read)
-            await sandbox.wait_exit(pid)
+        finally:
+            os.close(write_end)
+        text = await asyncio.to_thread(report.read)
+        await sandbox.wait_exit(pid)
     found: dict[str, Any] = json.loads(text) if text else {}
     return found
 
 
 _INSIDE: Final = """
 import json, os, socket, sys
-place = sys.argv[1]
+place, tmp = sys.argv[1:]
 found = {"uid": os.getuid(), "gid": os.getgid()}
 with open("/proc/self/uid_map") as f: found["uid_map"] = [line.split() for line in f]
 with open("/proc/self/status") as f:
@@ -248,6 +263,14 @@ if place:
     try:
         open(place + "/file", "w").close(); found["write"] = 0
     except OSError as error: found["write"] = error.errno
+    found["replace"] = {}
+    for top in (place, tmp):
+        part = os.path.join(top, os.path.basename(place) + ".part")
+        try:
+            open(part, "x").close()
+            try: os.replace(part, place + "/work/whole"); found["replace"][top] = 0
+            except OSError as error: found["replace"][top] = error.errno; os.unlink(part)
+        except OSError: pass  # nothing can be written there in the first place
 def reach(path):
     s = socket.socket(socket.AF_UNIX)
     try: s.connect(path); return 0
