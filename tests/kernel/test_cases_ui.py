@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +15,15 @@ import pytest
 from jupyter_timetravel import Client
 from tests.kernel.durable_world import namespace
 
-ODD = """
-words = [str(i) * 100 for i in range(500_000)]; text = "x" * 200_000_000
-nested = {i: {j: [0] * 10 for j in range(100)} for i in range(2_000)}
+WHOLE = os.environ.get("TT_WHOLE") == "1"
+WORDS, NESTED = (500_000, 2_000) if WHOLE else (50_000, 200)
+"""A tenth of the case's: half a gigabyte takes minutes at low priority beside other tests."""
+
+ODD = (
+    f"words = [str(i) * 100 for i in range({WORDS})]; many = {NESTED}"
+    + """
+text = "x" * 200_000_000
+nested = {i: {j: [0] * 10 for j in range(100)} for i in range(many)}
 asked = []
 class Lazy:
     def __len__(self): asked.append("len"); raise RuntimeError("no len")
@@ -28,7 +35,8 @@ class Lazy:
         return "late"
 import itertools; lz = Lazy(); inf = itertools.count()
 """
-"""As the case has it; but the text of ``lz`` is there when the test says so, not after 30 s."""
+)
+"""As the case has it, but for its size. The text of ``lz`` is there when the test says so."""
 
 PATIENT = "--Supervisor.show_timeout=600"
 PICKLES_ONLY = "--Supervisor.images=False"  # of what is on the disk
@@ -51,9 +59,7 @@ def size_on_disk(notebook: Any, store: Path) -> int:
         capture = namespace(notebook.command("get", checkpoint=number)["checkpoint"])
         if capture["state"] in ("ready", "failed"):
             break
-        assert time.monotonic() < end, (
-            "half a gigabyte is pickled at low priority, but not for ever"
-        )
+        assert time.monotonic() < end, "pickled at low priority, but not for ever"
         time.sleep(0.1)
     assert capture["state"] == "ready", capture
     return sum(512 * path.lstat().st_blocks for path in store.rglob("*"))
@@ -110,4 +116,4 @@ def test_11_an_interrupt_while_the_checkpoint_is_made_hits_no_cell(odd: Any) -> 
             odd.interrupt()
         cell = odd.run("print(t)", ok=False)
         assert (cell.status, cell.out) == ("ok", str(number)), cell.error
-    assert odd.run("print(asked, len(words), next(inf))").out == "[] 500000 0"
+    assert odd.run("print(asked, len(words), next(inf))").out == f"[] {WORDS} 0"
