@@ -8,6 +8,7 @@ holds the oldest one of every stack, its second the next, and so on.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -19,11 +20,13 @@ from typing import Final
 from jupyter_timetravel.containers import archive
 from jupyter_timetravel.containers.daemon import Daemon
 from jupyter_timetravel.containers.errors import ContainerError
+from jupyter_timetravel.containers.image_layers import check_name, for_image
 from jupyter_timetravel.exchange import layers
 from jupyter_timetravel.exchange.layers import LayerEntry
 from jupyter_timetravel.exchange.members import BadMember, Kind, Member
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of
 from jupyter_timetravel.offline.stored import Session, snapshot_of
+from kernel_runtime.engines.overlay.stack import Stack
 from kernel_runtime.engines.workspace.export import read_content
 from kernel_runtime.engines.workspace.model import Entry
 from kernel_runtime.engines.workspace.tree import Reader, TreeDamaged, decode_row
@@ -71,7 +74,13 @@ class CheckpointImage:
             if self._workspace:
                 layer = archive.make_layer(self._files(), directory / "workspace")
                 base.add(layer, f"jupyter timetravel: workspace of #{self._checkpoint.number}")
-        except (OSError, ValueError, BadMember, StoreError, TreeDamaged) as error:
+        except BadMember as error:
+            raise ContainerError(
+                f"#{self._checkpoint.number} has /{error.name.lstrip('/')}, and {error.cause}. No "
+                "image was made; export to a file for another machine's sessions (-o FILE without "
+                "--image) takes it, or take a checkpoint without it."
+            ) from error
+        except (OSError, ValueError, StoreError, TreeDamaged) as error:
             raise ContainerError(
                 f"#{self._checkpoint.number} could not be read whole: {error}. No image was made; "
                 "try again when no kernel runs on it, or take another checkpoint."
@@ -93,13 +102,23 @@ class CheckpointImage:
             if root != OURS and not root.startswith(f"{OURS}/")
         }
         for level in range(max(map(len, stacks.values()), default=0)):
-            here = [(root, stack[level]) for root, stack in stacks.items() if level < len(stack)]
-            yield chain.from_iterable(
-                layers.entries(
-                    environment.directory.files(layer), root.strip("/"), environment.markers
-                )
-                for root, layer in here
-            )
+            here = [(root, stack) for root, stack in stacks.items() if level < len(stack)]
+            yield chain.from_iterable(self._layer(environment, *one, level) for one in here)
+
+    @staticmethod
+    def _layer(
+        environment: StoredEnvironment, root: str, oldest_first: Sequence[str], level: int
+    ) -> Iterator[LayerEntry]:
+        files = [environment.directory.files(layer) for layer in oldest_first]
+        top, prefix, markers = files[level], root.strip("/"), environment.markers
+        with Stack(files[::-1], None, markers) as stack:
+
+            def is_shown(path: bytes) -> bool:
+                found = stack.lookup(path)
+                here = os.lstat(os.path.join(os.fsencode(top), path))
+                return found is not None and os.path.samestat(found.stat, here)
+
+            yield from for_image(layers.entries(top, prefix, markers), prefix, is_shown)
 
     def _files(self) -> Iterator[LayerEntry]:
         """The workspace, in the places where it was."""
@@ -122,7 +141,11 @@ class CheckpointImage:
 
 
 def _stored(blobs: BlobStore, name: str, entry: Entry) -> LayerEntry:
-    """A file of a snapshot as an entry of a layer. Hard links become files of their own."""
+    """A file of a snapshot as an entry of a layer. Hard links become files of their own.
+
+    Raises BadMember.
+    """
+    check_name(name)
     member = Member(
         name,
         _KINDS[entry.kind],

@@ -93,7 +93,7 @@ class Gathered:
         return None if self.blobs.size(digest) is not None else self.blobs.held_path(digest)
 
     def layer_entries(self, chosen: Iterable[str] | None = None) -> Iterator[LayerEntry]:
-        """All of the layers (or of these), one after the other. Raises OSError, BadMember."""
+        """All of the layers (or of these), one after the other. Raises OSError."""
         environment = self._environment
         if environment is None:
             return

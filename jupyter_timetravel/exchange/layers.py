@@ -4,14 +4,19 @@ A deletion is an empty file ``.wh.<name>``, a directory that hides what lies bel
 ``.wh..wh..opq`` in it (OCI image-spec, "Layer Filesystem Changeset"). How overlayfs says the same
 depends on who mounts (markers.py), so it is not part of the file.
 
+A user's own ``.wh.X`` is a file like any other. It is written as ``.%wh.X`` (his ``.%wh.X`` as
+``.%%wh.X``, and so on), which nothing takes for a deletion, and its deletion as ``.wh..%wh.X``.
+
 Kept: content, mode, owner, mtime, hard links within a layer, symlinks as they are, ``user.*``
-attributes. Left out: sockets and devices. Dropped when read: set-user-id and set-group-id bits.
+attributes (``user.overlay.*`` too, by the names that the user sees). Left out: sockets and devices.
+Dropped when read: set-user-id and set-group-id bits.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +30,18 @@ from kernel_runtime.engines.overlay.paths import open_regular
 WHITEOUT: Final = ".wh."
 OPAQUE: Final = ".wh..wh..opq"
 _KEPT_MODE: Final = 0o1777
+_TO_ESCAPE: Final = re.compile(r"\.%*wh\.")
+_ESCAPED: Final = re.compile(r"\.%+wh\.")
+
+
+def escaped(name: str) -> str:
+    """A name of the user's, one part of a path, as a member has it."""
+    return f".%{name[1:]}" if _TO_ESCAPE.match(name) else name
+
+
+def unescaped(part: str) -> str:
+    """The name of the user's that a part of a member's name stands for, unless it is a deletion."""
+    return f".{part[2:]}" if _ESCAPED.match(part) else part
 
 
 @dataclass(frozen=True)
@@ -46,24 +63,22 @@ class LayerEntry:
 
 
 def entries(top: Path, prefix: str, markers: Markers) -> Iterator[LayerEntry]:
-    """All of a layer, each directory before what is in it. Raises OSError, BadMember."""
+    """All of a layer, each directory before what is in it. Raises OSError."""
     links: dict[tuple[int, int], str] = {}
     todo = [(os.fsencode(top), prefix)]
     while todo:
         path, name = todo.pop()
         found = os.lstat(path)
-        base = name.rpartition("/")[2]
         if markers.is_deletion(path, found):
-            yield LayerEntry(Member(f"{name.rpartition('/')[0]}/{WHITEOUT}{base}", mode=0))
+            parent, _, base = name.rpartition("/")
+            yield LayerEntry(Member(f"{parent}/{WHITEOUT}{base}", mode=0))
             continue
-        if base.startswith(WHITEOUT):
-            raise BadMember(name, "its name means a deletion in such a file")
         if stat.S_ISDIR(found.st_mode):
             yield LayerEntry(_member(path, name, "directory", found, markers))
             if markers.is_opaque(path):
                 yield LayerEntry(Member(f"{name}/{OPAQUE}", mode=0))
             below = sorted(os.listdir(path), reverse=True)
-            todo += [(path + b"/" + one, f"{name}/{os.fsdecode(one)}") for one in below]
+            todo += [(path + b"/" + one, f"{name}/{escaped(os.fsdecode(one))}") for one in below]
             continue
         key = (found.st_dev, found.st_ino)
         if key in links:
@@ -96,7 +111,7 @@ def _member(path: bytes, name: str, kind: str, found: os.stat_result, markers: M
 
 
 def _is_kept(attribute: str) -> bool:
-    return attribute.startswith("user.") and not attribute.startswith("user.overlay.")
+    return attribute.startswith("user.")
 
 
 class LayerMaker:
@@ -159,7 +174,8 @@ class LayerMaker:
 
     def _path(self, parts: list[str]) -> bytes:
         layer, *below = parts
-        return os.fsencode("/".join([os.fsdecode(self._top), layer, "files", *below]))
+        names = map(unescaped, below)
+        return os.fsencode("/".join([os.fsdecode(self._top), layer, "files", *names]))
 
     def _make_deletion(self, member: Member, parts: list[str], name: str) -> None:
         if member.kind != "file" or member.size:
@@ -195,7 +211,7 @@ class LayerMaker:
             os.chown(path, member.uid, member.gid, follow_symlinks=False)
         for name, value in member.xattrs.items():
             if _is_kept(name):
-                _set_attribute(path, name, value)
+                _set_attribute(path, self._markers.stored(name), value)
         if member.kind != "symlink":
             os.chmod(path, member.mode & _KEPT_MODE)
         os.utime(path, ns=(member.mtime_ns, member.mtime_ns), follow_symlinks=False)

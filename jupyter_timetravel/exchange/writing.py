@@ -15,7 +15,7 @@ import zstandard
 from jupyter_timetravel.exchange import manifest
 from jupyter_timetravel.exchange.errors import ExportRefused
 from jupyter_timetravel.exchange.gathering import Gathered
-from jupyter_timetravel.exchange.members import PIECE, BadMember, Member, Writer
+from jupyter_timetravel.exchange.members import PIECE, Member, Writer
 from jupyter_timetravel.meter import Meter
 from jupyter_timetravel.offline.stored import Session
 from kernel_runtime.errors import EnvironmentRefused
@@ -73,11 +73,10 @@ class Exporter:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, target)
-        except (StoreError, OSError, ValueError, BadMember) as error:
+        except (StoreError, OSError, ValueError) as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            what = f"{error.name}: {error}" if isinstance(error, BadMember) else str(error)
-            raise _refused(self._session, what) from error
+            raise _refused(self._session, str(error)) from error
         return target.stat().st_size
 
     def _write_members(self, writer: Writer) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from jupyter_timetravel.exchange import manifest
 from jupyter_timetravel.exchange.gathering import Gathered
 from jupyter_timetravel.exchange.layers import LayerEntry
-from jupyter_timetravel.exchange.members import END, BadMember, Writer
+from jupyter_timetravel.exchange.members import END, Writer
 from jupyter_timetravel.exchange.writing import pieces_of
 from jupyter_timetravel.meter import Meter
 from jupyter_timetravel.offline.stored import Session
@@ -174,7 +174,7 @@ class Push:
             sender.finish()
             self._publish(found, name, len(text), refs)
             return Pushed(len(found.rows), True), self._names(found, name)
-        except (StoreError, EnvironmentRefused, BadMember, OSError, ValueError) as error:
+        except (StoreError, EnvironmentRefused, OSError, ValueError) as error:
             raise PushRefused(session.notebook, str(error), _MEND) from error
         finally:
             if sender is not None:
@@ -295,7 +295,7 @@ class _Sending:
 
 
 def as_tar(entries: Iterable[LayerEntry]) -> Iterator[bytes]:
-    """A layer as a tar file, bit by bit. Raises OSError, BadMember, ValueError."""
+    """A layer as a tar file, bit by bit. Raises OSError, ValueError."""
     writer = Writer(io.BytesIO())
     for entry in entries:
         yield from writer.parts(entry.member, entry.content())

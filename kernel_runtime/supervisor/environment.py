@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -28,7 +26,7 @@ from kernel_runtime.errors import EnvironmentRefused, RestoreRefused, SandboxErr
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.namespaces import USER_MODE, USER_MODES
 from kernel_runtime.sandbox.refusals import is_initial_user_namespace
-from kernel_runtime.supervisor import shared_memory
+from kernel_runtime.supervisor import followed, shared_memory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
@@ -39,8 +37,6 @@ NO_SYSTEM_PACKAGES: Final = (
 _NOTES_SHOWN = 50
 _LISTED_QUICKLY = 200
 _FOLLOW_S = 2.0
-_LINKS_MOST = 10
-_FOLLOWED = ("/etc/resolv.conf", "/etc/hosts")
 
 
 class Environment:
@@ -301,25 +297,32 @@ class Environment:
             total += count
         return total
 
-    async def host_changes(self, capture: Capture | None, since_ns: int) -> list[str]:
-        """Paths of the host that changed under the present layers and those of a capture."""
+    async def host_changes(
+        self, capture: Capture | None, since_ns: int
+    ) -> tuple[list[str], list[str]]:
+        """What the host has changed: under the present layers and those of a capture; and files
+        that the session no longer follows, since it has its own (followed.py)."""
         if self.engine is None:
-            return []
+            return [], []
         engine = self.engine
         stacks = {root: list(stack) for root, stack in engine.state.stacks.items()}
         for root, stack in _places(capture)[0].items() if capture is not None else ():
             stacks[root] = list(dict.fromkeys([*stack, *stacks.get(root, [])]))
 
-        def look() -> list[str]:
+        def look() -> tuple[list[str], list[str]]:
             there = {
                 root: [layer for layer in stack if engine.directory.exists(layer)]
                 for root, stack in stacks.items()
             }
             views = {root: view for root, view in engine.views(there).items() if root in there}
             changed = host_changes(views, since_ns, prefixes=[self.prefix])
-            return [
-                path for path in changed if not any(planning.within(path, own) for own in self._own)
+            behind = followed.left_behind(views, since_ns)
+            beneath = [
+                path
+                for path in changed
+                if path not in behind and not any(planning.within(path, own) for own in self._own)
             ]
+            return beneath, behind
 
         return await asyncio.to_thread(look)
 
@@ -328,16 +331,16 @@ class Environment:
         if self.engine is None or not self._found_layers:
             return []
         state = self.engine.state
-        changed = await self.host_changes(None, state.since_ns)
+        beneath, behind = await self.host_changes(None, state.since_ns)
         state.since_ns = time.time_ns()
-        return changed
+        return [*beneath, *behind]
 
     async def follow_resolver(self, lock: asyncio.Lock) -> None:
         """Let names resolve when the host has moved to another network: see resolv.conf(5)."""
-        known = _stamps()
+        known = followed.stamps()
         while self.engine is not None:
             await asyncio.sleep(_FOLLOW_S)
-            now = _stamps()
+            now = followed.stamps()
             changed = [path for path in {*known, *now} if known.get(path) != now.get(path)]
             if changed and self.engine is not None:
                 try:
@@ -428,21 +431,6 @@ def _parted(
 
 def _places(capture: Capture) -> tuple[Mapping[str, list[str]], str]:
     return capture.details.get("stacks", {}), capture.details.get("root_layer", "")
-
-
-def _stamps() -> dict[str, tuple[int, int]]:
-    """What tells whether the files that are followed have changed, with all that they link to."""
-    found: dict[str, tuple[int, int]] = {}
-    for path in _FOLLOWED:
-        with contextlib.suppress(OSError):
-            for _ in range(_LINKS_MOST):
-                st = os.lstat(path)
-                found[path] = (st.st_ino, st.st_mtime_ns)
-                if not stat.S_ISLNK(st.st_mode):
-                    break
-                path = os.path.join(os.path.dirname(path), os.readlink(path))
-                path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-    return found
 
 
 def _agents() -> list[str]:

@@ -173,10 +173,10 @@ class Teller:
         await asyncio.sleep(_HOST_S)
         while not self._session.router.idle and time.monotonic() < end:
             await asyncio.sleep(_HOST_S)
-        changed = await self._session.environment.host_changes(
+        changed, behind = await self._session.environment.host_changes(
             plan.environment, int(plan.target.created_at.timestamp() * 1e9)
         )
-        self._say(plan.target, _host_text(changed), request)
+        self._say(plan.target, [*_host_text(changed), *map(_behind_text, behind)], request)
 
     def _say(self, target: Checkpoint, lines: list[str], request: Request | None) -> None:
         parent = request.message if request else self._session.router.last_parent
@@ -199,6 +199,13 @@ def _host_text(changed: list[str]) -> list[str]:
         "files of this machine have changed since that checkpoint, beneath it, and are as they "
         f"are now: {', '.join(changed[:5])}{' …' if len(changed) > 5 else ''}"
     ]
+
+
+def _behind_text(path: str) -> str:
+    return (
+        f"{path} is the session's own, as that checkpoint has it, and this machine's has changed "
+        "since it was written: names may not be found. Change it again if they are not."
+    )
 
 
 def _left_alone(plan: RestorePlan | None, done: RestoreResult | None) -> list[str]:

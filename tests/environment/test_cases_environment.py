@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import ipykernel
@@ -20,6 +21,8 @@ from environment_tools import (
     site_packages,
     tree,
 )
+
+from tests.conftest import PATIENCE
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -384,6 +387,50 @@ def test_10_editing_hosts_and_resolv_conf(start):
     assert notebook.run("!readlink /etc/resolv.conf; true").out == "".join(
         [os.readlink("/etc/resolv.conf")] if os.path.islink("/etc/resolv.conf") else []
     )
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("linked", [False, True], ids=["file", "link to run"])
+def test_10_a_restore_says_that_the_resolver_is_another_now(start, tmp_path, linked):
+    subprocess.run(["cp", "-a", "/etc", tmp_path / "etc"], check=True)
+    resolv, target = tmp_path / "etc/resolv.conf", "/etc/resolv.conf"
+    resolv.unlink(missing_ok=True)
+    mounts = 'mount --bind "$ETC" /etc && mount -t tmpfs -o mode=755 t /run && mkdir /run/net'
+    if linked:
+        target = "/run/net/resolv.conf"
+        resolv.symlink_to(target)
+    mounts += f" && echo nameserver 10.0.0.1 > {target}"
+    prefix = ("unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh")
+    notebook = start(prefix=prefix, env={"ETC": str(tmp_path / "etc")})
+
+    def replace_on_the_host(text):
+        code = f"echo '{text}' > {target}.new && mv {target}.new {target}"
+        command = ["nsenter", "-t", str(notebook.pid), "-m", "sh", "-c", code]
+        subprocess.run(command, check=True, timeout=60)
+
+    def restore(number):
+        """What is said by the time that it is known."""
+        cell = notebook.run(f"%restore {number}")
+        return notebook.until_said("the session's own", cell.text("stderr"))
+
+    untouched = checkpoint(notebook, "untouched")
+    edit = "!r=$(mktemp) && (echo '# mine'; cat /etc/resolv.conf) > $r && mv $r /etc/resolv.conf"
+    notebook.run(edit)
+    edited = checkpoint(notebook, "edited")
+    replace_on_the_host("nameserver 10.0.0.2")
+    told = restore(edited)
+    assert "/etc/resolv.conf is the session's own" in told and "names may not be found" in told
+    assert "# mine" in notebook.run("!cat /etc/resolv.conf").out
+    # one that the session has not touched follows, and there is nothing to say of it
+    cell = notebook.run(f"%restore {untouched}")
+    end = time.monotonic() + PATIENCE
+    seen = ""
+    while "10.0.0.2" not in seen:
+        assert time.monotonic() < end, seen
+        seen += notebook.run("!cat /etc/resolv.conf").out
+        time.sleep(0.2)
+    said = "".join(m["content"].get("text", "") for m in notebook.settle())
+    assert f"restored #{untouched}: /etc/resolv.conf" not in cell.text("stderr") + said
 
 
 def test_10_as_an_ordinary_user(notebook, E):

@@ -274,6 +274,30 @@ def test_05_programs_that_check_owners(start, home, ability):
         assert "sudo" in notebook.run("sh('sudo -n true 2>&1 | tail -1')").out
 
 
+def test_05_a_repository_of_roots(play, tmp_path):
+    """git refuses it as it does outside, and takes it where the user says that it is safe."""
+    repository = tmp_path / "repository"
+    git = ["git", "-C", repository, "-c", "user.name=r", "-c", "user.email=r@example.org"]
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "by root"], check=True)
+    notebook = play()
+    command = f"git -C {repository} log -1 --format=%s"
+    outside = subprocess.run(
+        ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-c", command],
+        capture_output=True, text=True, timeout=60, cwd="/",
+        env={**os.environ, "HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    notebook.run(
+        "import subprocess\ndone = subprocess.run(['sh', '-c', "
+        f"{command!r}], capture_output=True, text=True, cwd='/')"
+    )
+    inside = eval(notebook.run("done.returncode, done.stdout, done.stderr").result)
+    assert inside == (outside.returncode, outside.stdout, outside.stderr)
+    assert "dubious ownership" in inside[2]
+    notebook.run(f"!git config --global --add safe.directory {repository}")
+    assert notebook.run(f"!git -C {repository} log -1 --format=%s").out.strip() == "by root"
+
+
 # -- 07: shared memory and /tmp ---------------------------------------------------------------
 
 

@@ -159,3 +159,77 @@ def test_the_executor_killed_at_any_time(session):
         assert session.state() == f"a{turn}"
     session.notebook.manager.shutdown_kernel()
     session.wait_until_gone()
+
+
+def whole_state(session: Any) -> str:
+    """What environment and workspace say, once they say the same."""
+    state = session.state()
+    assert session.notebook.run("print(Path('w').read_text())").out == state
+    return str(state)
+
+
+def time_of_a_restore(session: Any) -> float:
+    """Seconds that one takes here and now: the kills are spread over so long and a bit more."""
+    first = session.put("first")
+    session.put("second")
+    began = time.monotonic()
+    session.notebook.run(f"%restore {first}")
+    return time.monotonic() - began
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("who", ["supervisor", "init"])
+def test_a_restore_killed_at_any_time(session, who):
+    """The environment is whole and so is the workspace; one may be ahead of the other, as
+    docs/environment.md says."""
+    rng = random.Random(f"restore {who}")
+    takes = time_of_a_restore(session)
+    known = {}
+    for turn in range(3):
+        first = session.put(f"a{turn}")
+        known[first] = f"a{turn}"
+        second = session.put(f"b{turn}")
+        known[second] = f"b{turn}"
+        session.wait_until_stored(second)
+        pid = session.notebook.pid
+        victim = pid if who == "supervisor" else init_of(pid).pid
+        session.notebook.send(f"%restore {first}")
+        time.sleep(rng.random() * 1.2 * takes)
+        os.kill(victim, signal.SIGKILL)
+        session.wait_until_gone()
+        session.start()
+        sides = (f"a{turn}", f"b{turn}")
+        assert session.state() in sides, turn
+        assert session.notebook.run("print(Path('w').read_text())").out in sides, turn
+        assert {first, second} <= set(session.kept())
+        check_all_checkpoints(session, known)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_executor_killed_at_any_time_of_a_restore(session):
+    rng = random.Random("restore executor")
+    takes = time_of_a_restore(session)
+    for turn in range(10):
+        session.notebook.run(f"x = 'a'\n{put(f'a{turn}')}")
+        first = session.notebook.head()["number"]
+        session.notebook.run(f"x = 'b'\n{put(f'b{turn}')}")
+        second = session.notebook.head()["number"]
+        msg_id = session.notebook.send(f"%restore {first}")
+        time.sleep(rng.random() * 1.2 * takes)
+        while True:  # there is none for a moment
+            with contextlib.suppress(AssertionError, psutil.NoSuchProcess):
+                executor_of(session.notebook.pid).kill()
+                break
+        session.notebook.wait(msg_id)
+        session.notebook.run("", ok=False)  # it may die after its reply
+        state = whole_state(session)
+        assert state in (f"a{turn}", f"b{turn}"), turn
+        assert session.notebook.run("print(x)").out == state[0]
+        for number, what in ((second, "b"), (first, "a")):
+            session.notebook.run(f"%restore {number}")
+            assert whole_state(session) == f"{what}{turn}"
+            assert session.notebook.run("print(x)").out == what
+    session.notebook.manager.shutdown_kernel()
+    session.wait_until_gone()

@@ -80,6 +80,10 @@ class Markers:
             return self.prefix + name[len(self.escape) :]
         return name
 
+    def stored(self, name: str) -> str:
+        """The reverse of `shown`: where a layer has an attribute that a user sees by this name."""
+        return self.escape + name[len(self.prefix) :] if name.startswith(self.prefix) else name
+
     def visible_attributes(self, path: bytes) -> dict[str, bytes]:
         """The extended attributes of an entry of a layer, as a mount shows them."""
         return {
