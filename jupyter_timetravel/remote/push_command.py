@@ -19,8 +19,8 @@ from kernel_runtime.timeline.text import one_line, plural
 
 SUMMARY = "send timelines, or single checkpoints, to object storage"
 _UNSEALED: Final = (
-    "What is sent is not sealed, as the store is not encrypted: whoever can read the remote can read "
-    "files, values of variables, all that was in memory where processes are sent (--images), and "
+    "What is sent is not sealed, as the store is not encrypted: whoever can read the remote can "
+    "read files, values of variables, all that was in memory where processes are sent, and "
     "whatever secrets were among them. `jupyter timetravel redact` takes a secret out first."
 )
 

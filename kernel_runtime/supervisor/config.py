@@ -16,7 +16,7 @@ AUTO = "auto"
 class _Size(Integer[Any, Any]):
     """Bytes, or ``auto``."""
 
-    default_value = AUTO
+    default_value = AUTO  # type: ignore[assignment]
     info_text = "an int, or auto,"
 
     def validate(self, obj: Any, value: Any) -> Any:
