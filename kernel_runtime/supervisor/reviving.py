@@ -7,6 +7,7 @@ import asyncio
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.dill.engine import Loaded
 from kernel_runtime.errors import RestoreFailed, SandboxError
+from kernel_runtime.supervisor.alternatives import way_to_another
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.durable import lost_lines
 from kernel_runtime.supervisor.executors import Executor
@@ -90,6 +91,9 @@ class Reviver(Planner):
         session.hash_seed = seed
         plan.lost = {name for name, _ in loaded.lost}
         plan.warnings += [PORTABLE, *lost_lines(loaded)]
+        damaged = {n for n, _ in loaded.lost} - {n for n, _ in plan.namespace["lost"]}
+        if damaged and (other := await way_to_another(session, plan.target, "process", damaged)):
+            plan.warnings.append(f"{', '.join(sorted(damaged))}:{other}")
         return executor
 
     async def with_children(self, checkpoint: Checkpoint, tree: Capture) -> Executor:
