@@ -348,6 +348,7 @@ class Status:
     environment: Mapping[str, Any] = field(default_factory=dict)
     notebook: str | None = None
     kernel_name: str | None = None
+    store: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -630,4 +631,5 @@ def read_status(result: Result) -> Status:
         environment=result.get("environment") or {},
         notebook=result.get("notebook"),
         kernel_name=result.get("kernel_name"),
+        store=result.get("store") or {},
     )

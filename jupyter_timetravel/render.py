@@ -250,12 +250,35 @@ def status_text(result: Mapping[str, Any]) -> str:
         lines.append(f"  packages     {one_line(refused, 200)}")
     for path, why in sorted((environment.get("not_covered") or {}).items()):
         lines.append(f"  not covered  {one_line(path, 100)}: {one_line(why, 200)}")
+    if store := result.get("store"):
+        lines += _store_lines(store)
     tax = result.get("last_cow_tax_ms")
     if tax is not None:
         lines.append(f"  last cell    paid {float(tax):.1f} ms for pages that checkpoints share")
     lines += [f"  limit        {one_line(str(limit), 300)}" for limit in result["limits"]]
     lines.append("  " + config_text(result["config"]).replace("\n", "\n  "))
     return "\n".join(lines)
+
+
+def _store_lines(store: Mapping[str, Any]) -> list[str]:
+    """Where checkpoints are kept, under which locks, and how much room they may take."""
+    if not store.get("directory"):
+        return []
+    journal = "WAL" if store["journal"] == "wal" else f"{store['journal']} journal"
+    reach = "locks may not reach other machines" if store["is_network"] else "locks of this machine"
+    kind = one_line(str(store["filesystem"]), 40) or "unknown filesystem"
+    lines = [
+        f"  store        {one_line(str(store['directory']), 200)} ({kind}: {journal}, {reach})"
+    ]
+    if store["bytes"] is not None or store["budget_bytes"]:
+        known = store["bytes"] is not None
+        taken = size_text(int(store["bytes"])) if known else "not weighed yet"
+        most = size_text(int(store["budget_bytes"])) if store["budget_bytes"] else "any number"
+        why = " (a share of the free disk)" if store["is_default"] else ""
+        lines.append(
+            f"  disk         {taken} for this notebook's checkpoints, of at most {most}{why}"
+        )
+    return lines
 
 
 def outside_text(result: Mapping[str, Any], each: bool = False) -> str:

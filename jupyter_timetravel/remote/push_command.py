@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+import sys
+from typing import Any, Final
 
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.progress import Progress as Shown
@@ -18,6 +19,11 @@ from kernel_runtime.store.database import Store, TimelineInfo
 from kernel_runtime.timeline.text import one_line, plural
 
 SUMMARY = "send timelines, or single checkpoints, to object storage"
+_UNSEALED: Final = (
+    "What is sent is not sealed, as the store is not encrypted: whoever can read the remote can "
+    "read files, values of variables, all that was in memory where processes are sent, and "
+    "whatever secrets were among them. `jupyter timetravel redact` takes a secret out first."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +52,11 @@ def run(args: argparse.Namespace) -> int:
             stored.refuse_untrusted(info)
         bucket = Bucket(args.url, make=True)
         seal = sealing.of_store(store.directory)
+        if seal is None:
+            print(_UNSEALED, file=sys.stderr, flush=True)  # before anything leaves
         sent = [_push(stored.look(store, info), bucket, seal, args) for info in chosen]
-    lines = [str(one["text"]) for one in sent]
-    if seal is None:
-        lines.append(
-            "What lies there is not sealed, as the store is not encrypted: whoever can read the "
-            "remote can read files, values of variables, and whatever secrets were among them."
-        )
-    tell(args, "\n".join(lines), {"sessions": sent, "is_sealed": seal is not None})
+    text = "\n".join(str(one["text"]) for one in sent)
+    tell(args, text, {"sessions": sent, "is_sealed": seal is not None})
     return 0
 
 

@@ -435,7 +435,8 @@ COMPONENTS: Final[Mapping[str, Schema]] = {
             "limits": listed(TEXT),
             "counts": _OBJECT,
             "last_cow_tax_ms": nullable(NUMBER),
-        }
+        },
+        store=_OBJECT,
     ),
 }
 

@@ -103,7 +103,10 @@ def _open(directory: Path, keys: Keys) -> Store:
     connection.columns = columns
     try:
         wal = not filesystem_type.is_network(directory)
-        connection.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'TRUNCATE'}")
+        asked = f"PRAGMA journal_mode = {'WAL' if wal else 'TRUNCATE'}"
+        # what SQLite could do there, not what it was told to do
+        journal = str(connection.execute(asked).fetchone()[0])
+        wal = journal == "wal"
         connection.execute(f"PRAGMA synchronous = {'NORMAL' if wal else 'FULL'}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA journal_size_limit = {16 << 20}")
@@ -114,7 +117,7 @@ def _open(directory: Path, keys: Keys) -> Store:
     except BaseException:
         connection.close()
         raise
-    return Store(directory, connection, keys, syncs_by_itself=not wal)
+    return Store(directory, connection, keys, syncs_by_itself=not wal, journal=journal)
 
 
 def _is_emptied(path: Path) -> bool:
@@ -137,8 +140,11 @@ class Store:
         keys: Keys,
         *,
         syncs_by_itself: bool,
+        journal: str,
     ) -> None:
         self.directory = directory
+        self.journal = journal
+        """As ``PRAGMA journal_mode`` names it: ``wal``, ``truncate``."""
         self._connection = connection
         self._keys = keys
         self._doubtful: set[str] = set()

@@ -16,16 +16,25 @@ NETWORK: Final = frozenset(
 )
 
 
-def is_network(directory: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+
+
+def is_network(directory: Path, mountinfo: Path = _MOUNTS) -> bool:
     """Whether the filesystem is of a known network type, or FUSE, which may hide one.
 
     False where that cannot be told (no /proc): then the filesystem is taken for a local one.
     """
+    found = name(directory, mountinfo)
+    return found in NETWORK or found.startswith("fuse")
+
+
+def name(directory: Path, mountinfo: Path = _MOUNTS) -> str:
+    """The type of the filesystem as the mount table has it (``ext4``); "" where none tells."""
     try:
         text = mountinfo.read_text(errors="surrogateescape")
         target = os.path.realpath(directory)
     except OSError:
-        return False
+        return ""
     found = ("", "")
     for line in text.splitlines():
         # proc_pid_mountinfo(5): the mount point is field 5, the type follows the lone hyphen.
@@ -37,7 +46,7 @@ def is_network(directory: Path, mountinfo: Path = Path("/proc/self/mountinfo")) 
         # The last of equal mount points is the one on top.
         if _contains(point, target) and len(point) >= len(found[0]):
             found = (point, right.split(" ")[0])
-    return found[1] in NETWORK or found[1].startswith("fuse")
+    return found[1]
 
 
 def _contains(point: str, path: str) -> bool:

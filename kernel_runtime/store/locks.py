@@ -21,12 +21,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
+from kernel_runtime.linux import boot_id
 from kernel_runtime.store.errors import StoreError, refused
 
 if sys.platform != "win32":
     import fcntl
 
 _FLOCK: Final = "hhqqi4x"
+_BOOT: Final = ", boot "
+"""Before the boot id, which tells machines of one name apart, and one from before it restarted. For
+who looks into the file; a message has the rest."""
 _held: Final[dict[Path, int]] = {}
 """Lock files of this process and their descriptors."""
 _turn: Final = threading.RLock()
@@ -111,12 +115,14 @@ def holder(path: Path) -> str:
         text = path.read_text(errors="replace")
     except OSError:
         return ""
-    return f" ({text})" if text.isprintable() and text else ""
+    return f" ({text.partition(_BOOT)[0]})" if text.isprintable() and text else ""
 
 
 def _holder_text() -> str:
     since = datetime.now(timezone.utc).isoformat(" ", "minutes")
-    return f"process {os.getpid()} on {socket.gethostname()} since {since}"
+    boot = boot_id()
+    which = f"{_BOOT}{boot}" if boot else ""
+    return f"process {os.getpid()} on {socket.gethostname()} since {since}{which}"
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -9,6 +9,22 @@ from traitlets.config import Configurable
 
 from kernel_runtime.errors import BadRequest
 
+AUTO = "auto"
+"""For a size: what fits the machine."""
+
+
+class _Size(Integer[Any, Any]):
+    """Bytes, or ``auto``."""
+
+    default_value = AUTO  # type: ignore[assignment]
+    info_text = "an int, or auto,"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        return value if value == AUTO else super().validate(obj, value)
+
+    def from_string(self, s: str) -> Any:
+        return s if s == AUTO else super().from_string(s)
+
 
 class Supervisor(Configurable):
     """Options of the time-travel kernel (``--Supervisor.auto=changed`` or a config file)."""
@@ -158,12 +174,12 @@ class Supervisor(Configurable):
     keep_daily = Integer(
         60, min=0, help="And the last of each of the newest so many days that have one."
     ).tag(config=True, live=True)
-    budget_bytes = Integer(
-        0,
+    budget_bytes = _Size(
         min=0,
-        help="Bytes of the disk that the checkpoints of this notebook may take (0: any number). "
-        "Over it the oldest automatic ones go; never where the session is, the last safety "
-        "checkpoint, or what was labelled, pinned or made by hand.",
+        help="Bytes of the disk that the checkpoints of this notebook may take (0: any number; "
+        "auto: a quarter of what is free without them when the kernel starts, at least 256 MiB). "
+        "Over it the oldest automatic ones go, and a cell says so; never where the session is, the "
+        "last safety checkpoint, or what was labelled, pinned or made by hand.",
     ).tag(config=True, live=True)
     show_timeout = Float(
         30.0,

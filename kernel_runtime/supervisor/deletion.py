@@ -60,7 +60,9 @@ class Deletion:
             return
         async with session.lock:
             plan = self.budget.plan(sizes)
-            await self._take_all(session.timeline[id] for id in plan.delete)
+            gone = [session.timeline[id] for id in plan.delete]
+            await self._take_all(gone)
+        self.budget.tell(plan, [one.number for one in gone])
         if plan.delete:
             session.background(session.files.sweep())
             self._tidy()

@@ -9,9 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
-from kernel_runtime.store import encryption, resume
+from kernel_runtime.store import encryption, filesystem_type, resume
 from kernel_runtime.store.database import Store, open_store
 from kernel_runtime.store.errors import StoreError, TimelineInUse
 from kernel_runtime.store.paths import key_directory, private_directory, store_directory
@@ -92,6 +93,17 @@ class Persistence:
             info = next(info for info in store.timelines() if info.id == timeline.id)
             self.is_imported = info.origin is not None
         return timeline
+
+    def status(self) -> dict[str, Any]:
+        """Where the store is and how it is locked, for the command ``status``."""
+        if self._store is None or self.directory is None:
+            return {"directory": None}
+        return {
+            "directory": str(self.directory),
+            "filesystem": filesystem_type.name(self.directory),
+            "journal": self._store.journal,
+            "is_network": filesystem_type.is_network(self.directory),
+        }
 
     def save(self, timeline: Timeline, checkpoint: Checkpoint) -> None:
         """Write a new or changed checkpoint."""

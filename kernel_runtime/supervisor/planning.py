@@ -12,7 +12,9 @@ from kernel_runtime.engines.workspace.model import ALL_FILES, Part, RestorePlan
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.engines.workspace.protect import DOCUMENT
 from kernel_runtime.errors import RestoreRefused, UnknownCheckpoint
+from kernel_runtime.store.digests import BlobError
 from kernel_runtime.store.errors import StoreError
+from kernel_runtime.supervisor.alternatives import way_to_another
 from kernel_runtime.supervisor.images import images_of
 from kernel_runtime.supervisor.tree_captures import tree_of
 from kernel_runtime.timeline.model import Capture, Checkpoint
@@ -64,6 +66,13 @@ def partial_way(target: Checkpoint) -> str:
     )
 
 
+def is_damage(error: BaseException | None) -> bool:
+    """Whether what the store has lost or cannot read is the cause."""
+    while error is not None and not isinstance(error, BlobError):
+        error = error.__cause__
+    return error is not None
+
+
 class Planner:
     """Finds out what can be restored. Changes nothing."""
 
@@ -106,11 +115,22 @@ class Planner:
         part: Part = ALL_FILES,
         partial: bool = False,
     ) -> Plan:
-        """Check everything that can be checked first. Raises RestoreRefused.
+        """Check everything that can be checked first. Raises RestoreRefused, which names the
+        nearest checkpoint that is whole where content of this one is damaged or gone.
 
         part: which files of the workspace are meant. partial: files whose content is damaged or
         gone are left as they are, and are told.
         """
+        try:
+            return await self._plan(target, only, part, partial)
+        except RestoreRefused as error:
+            if not is_damage(error):
+                raise
+            other = await way_to_another(self._session, target, only)
+            raise RestoreRefused(f"{error}{other}") from error
+
+    async def _plan(self, target: Checkpoint, only: str | None, part: Part, partial: bool) -> Plan:
+        """Raises RestoreRefused."""
         session = self._session
         plan = Plan(target, None, None)
         name = f"#{target.number}"

@@ -20,10 +20,10 @@ from kernel_runtime.errors import (
     SandboxError,
     TimeTravelError,
 )
-from kernel_runtime.store.digests import BlobError
 from kernel_runtime.supervisor import faults
+from kernel_runtime.supervisor.alternatives import way_to_another
 from kernel_runtime.supervisor.checkpoints import Taken
-from kernel_runtime.supervisor.planning import TELL_S, Plan, partial_way
+from kernel_runtime.supervisor.planning import TELL_S, Plan, is_damage, partial_way
 from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.supervisor.reviving import Reviver
@@ -165,7 +165,7 @@ class Restorer(Reviver):
                 raise RestoreFailed(
                     f"The restore of #{plan.target.number} failed: {error} "
                     f"You are back where you were (#{safety.checkpoint.number})."
-                    f"{_way_out(plan, error)}"
+                    f"{await self._way_out(plan, only, error)}"
                 ) from error
             ids_kept = bool(executor.hello.get("ids_kept", True))
             notes = executor.hello.get("notes", [])
@@ -223,7 +223,8 @@ class Restorer(Reviver):
             if changed and safety.environment is not None:
                 with contextlib.suppress(TimeTravelError):
                     await self.environment_live(safety.environment)
-            raise RestoreFailed(f"{error}{_way_out(plan, error)}") from error
+            way = await self._way_out(plan, "files", error)
+            raise RestoreFailed(f"{error}{way}") from error
 
     async def environment_live(self, capture: Capture | None) -> None:
         """Bring an environment under the executor, which is stopped meanwhile and lives on.
@@ -290,6 +291,13 @@ class Restorer(Reviver):
         changed = session.timeline.set_capture(safety.checkpoint.id, aside)
         session.persistence.save(session.timeline, changed)
 
+    async def _way_out(self, plan: Plan, only: str | None, error: BaseException) -> str:
+        """What to do where a file's content turned out to be damaged only when it was read."""
+        if not is_damage(error):
+            return ""
+        other = await way_to_another(self._session, plan.target, only)
+        return f" {partial_way(plan.target)}{other}"
+
     def _progress(self, plan: Plan, step: str) -> None:
         session = self._session
         session.events.publish(
@@ -297,13 +305,6 @@ class Restorer(Reviver):
             checkpoint={"id": plan.target.id, "number": plan.target.number},
             step=step,
         )
-
-
-def _way_out(plan: Plan, error: BaseException) -> str:
-    """What to do where a file's content turned out to be damaged only when it was read."""
-    if isinstance(error.__cause__, BlobError):
-        return " " + partial_way(plan.target)
-    return ""
 
 
 def _check_held(safety: Taken) -> None:

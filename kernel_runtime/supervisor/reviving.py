@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from typing import Final
 
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.dill.carrying import may_be_missing
@@ -10,6 +12,7 @@ from kernel_runtime.engines.dill.engine import NAME as DILL
 from kernel_runtime.engines.dill.engine import Loaded
 from kernel_runtime.engines.loaded import behind_s
 from kernel_runtime.errors import RestoreFailed, SandboxError
+from kernel_runtime.supervisor.alternatives import way_to_another
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.durable import KIND, lost_lines
 from kernel_runtime.supervisor.executors import Executor
@@ -17,6 +20,8 @@ from kernel_runtime.supervisor.planning import Plan, Planner
 from kernel_runtime.supervisor.tree_captures import tree_of
 from kernel_runtime.timeline.model import Capture, Checkpoint
 
+_BLOB: Final = re.compile(r"Blob [0-9a-f]+ (?:is damaged|cannot be read)")
+"""How the reason of a variable that could not be read begins (`store.digests`)."""
 PORTABLE = (
     "the process itself is gone: a fresh one has the variables of the copy on the disk, without "
     "threads, child processes and what is listed here"
@@ -103,6 +108,10 @@ class Reviver(Planner):
         ]
         plan.warnings += lost_lines(loaded)
         plan.brought_by = DILL
+        # what lacks a module lacks it in each checkpoint: looking for another would only take time
+        damaged = {name for name, why in loaded.lost if _BLOB.search(why)}
+        if damaged and (other := await way_to_another(session, plan.target, "process", damaged)):
+            plan.warnings.append(f"{', '.join(sorted(damaged))}:{other}")
         return executor
 
     def _clock(self, checkpoint: Checkpoint) -> list[str]:

@@ -36,6 +36,7 @@ class TimelineCommands:
             "ending": session.is_ending,
             "config": session.config.live_options(),
             "memory": {"frozen_bytes": memory.frozen_bytes, "budget_bytes": memory.budget},
+            "store": {**session.persistence.status(), **session.deletion.budget.status()},
             "engines": {
                 "process": session.engine.name,
                 "filesystem": "workspace" if session.files.enabled else None,

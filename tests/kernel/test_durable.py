@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -247,27 +248,77 @@ def test_a_budget_is_kept_and_nothing_that_was_asked_for_goes(
     notebook.run("import os")
     notebook.run("_ = open('f', 'wb').write(os.urandom(1_000_000))")
     notebook.run("%checkpoint --label kept")
+    told = ""
     for _ in range(13):
-        notebook.run("_ = open('f', 'wb').write(os.urandom(1_000_000))")
+        told += notebook.run("_ = open('f', 'wb').write(os.urandom(1_000_000))").text("stderr")
     end = time.monotonic() + 110
     while True:
         left = [c["number"] for c in notebook.command("list")["checkpoints"]]
         size = sum(f.stat().st_size for f in (tmp_path / "store" / "blobs").rglob("*"))
-        if len(left) < 12 and size < 7_500_000:
+        if 4 not in left and size < 7_500_000:
             break
         assert time.monotonic() < end, (left, size)
-        time.sleep(0.1)
-    assert 3 in left and left[-1] == 16 and 4 not in left, left
+        told += notebook.run("pass").text("stderr")  # after ten checkpoints it is weighed again
+    assert 3 in left and 16 in left, left
+    said = "deleted: this notebook's checkpoints took more than the 6.0 MB"
+    told = told if said in told else until_told(notebook, said)
+    assert "automatic checkpoint" in told and "made by hand stays" in told
+    store = notebook.command("status")["store"]
+    assert store["budget_bytes"] == 6_000_000 and not store["is_default"]
+    assert 1_000_000 < store["bytes"] <= 6_000_000, store
     assert "restored" in notebook.run("%restore kept").out
     notebook.run("%timetravel config budget_bytes=500000")
+    told = ""
     for _ in range(11):
-        notebook.run("_ = open('f', 'wb').write(os.urandom(1_000_000))")
-        notebook.run("%checkpoint")
+        told += notebook.run("_ = open('f', 'wb').write(os.urandom(1_000_000))").text("stderr")
+        told += notebook.run("%checkpoint").text("stderr")
     end = time.monotonic() + 110
     while not any("budget_bytes" in text for text in notebook.command("status")["limits"]):
         assert time.monotonic() < end
         time.sleep(0.1)
+    said = "is never deleted for its size"
+    assert said in told or until_told(notebook, said)
     assert "kept" in [c["label"] for c in notebook.command("list")["checkpoints"]]
+
+
+def until_told(notebook: Any, text: str) -> str:
+    """What a cell says of time travel, once one says this."""
+    end = time.monotonic() + 110
+    while text not in (told := notebook.run("pass").text("stderr")):
+        assert time.monotonic() < end, text
+        time.sleep(0.1)
+    return str(told)
+
+
+def test_near_the_budget_a_cell_says_so_once_and_nothing_goes(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    settings = ("--Supervisor.budget_bytes=6000000", "--Supervisor.images=False")
+    notebook = start_notebook(*settings, "--Supervisor.durability=manual", **document)
+    notebook.run("import os; _ = open('f', 'wb').write(os.urandom(5_700_000))")
+    assert "6.0 MB that budget_bytes allows" in until_told(notebook, "the oldest automatic ones")
+    numbers = [c["number"] for c in notebook.command("list")["checkpoints"]]
+    assert numbers == list(range(len(numbers)))
+
+
+def test_there_is_a_budget_unless_one_says_that_there_is_none(
+    start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
+) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    notebook = start_notebook("--Supervisor.durability=manual", **document)
+    status = notebook.command("status")
+    store = status["store"]
+    assert status["config"]["budget_bytes"] == "auto" and store["is_default"]
+    # others write to the disk meanwhile
+    assert 256 << 20 <= store["budget_bytes"] <= max(256 << 20, free // 2)
+    assert store["filesystem"] and store["journal"] in ("wal", "truncate")
+    shown = notebook.run("%timetravel status").out
+    assert "for this notebook's checkpoints, of at most" in shown, shown
+    assert "(a share of the free disk)" in shown and f"({store['filesystem']}: " in shown
+    notebook.run("%timetravel config budget_bytes=0")
+    assert notebook.command("status")["store"]["budget_bytes"] == 0
+    notebook.run("%timetravel config budget_bytes=auto")
+    assert notebook.command("status")["store"]["is_default"]
 
 
 def test_restored_and_verified_from_the_shell(

@@ -127,7 +127,7 @@ def test_wrong_types_are_refused(notebook):
     ):
         assert notebook.refused(command, **args)["ename"] in ("BadRequest", "UnknownCheckpoint")
     told = notebook.refused("config", set={"budget_bytes": -1})["evalue"]
-    assert "an int of 0 or more" in told
+    assert "an int, or auto, of 0 or more" in told
 
 
 def test_few_descriptors(start_notebook):

@@ -16,8 +16,7 @@ from tests.remote.conftest import Command, Remote, sessions
 def test_the_same_comes_out(
     world: World, remote: Remote, first: Command, mine: Command, other: Path
 ) -> None:
-    told = first("push", remote.url, world.notebook, **remote.env)
-    assert "not sealed" in told
+    first("push", remote.url, world.notebook, **remote.env)
     path = other / "Q" / "b.ipynb"
     write_notebook(path, "mine")
     assert "pulled" in mine("pull", remote.url, "--as", path, **remote.env)
@@ -64,3 +63,17 @@ def test_what_is_there_is_listed(world: World, remote: Remote, first: Command) -
     (known,) = sessions(first)
     assert (found["id"], found["is_yours"], found["sealed"]) == (known["id"], True, None)
     assert found["checkpoints"] == known["checkpoints"]
+
+
+def test_that_secrets_may_travel_is_said_before_anything_is_sent(
+    world: World, directory: Remote, first: Command, tmp_path: Path
+) -> None:
+    top = tmp_path / "remote dir"
+    top.chmod(0o500)
+    try:
+        told = first("push", directory.url, world.notebook, status=1)
+    finally:
+        top.chmod(0o700)
+    said = "What is sent is not sealed"
+    assert told.startswith(said) and "jupyter timetravel push: " in told, told
+    assert directory.names() == [], "and it failed before"

@@ -235,3 +235,13 @@ def test_store_05_prune_by_age_leaves_odd_times_alone(tmp_path, command):
     told = command("prune", str(session.notebook), "--older-than", "30d")
     assert "2 checkpoints whose time cannot be right left alone" in told
     assert [n for n, _ in session_of(tmp_path)] == [2, 3, 5]
+
+
+def test_store_05_prune_keeps_the_last_by_number_whatever_the_clock_said(tmp_path, command):
+    with closing(Session(tmp_path)) as session:
+        for year in (2026, 2020, 2099, 2026):
+            made = datetime(year, 5, 1, 12, tzinfo=timezone.utc)
+            session.checkpoint(os.urandom(1000), reason="cell", created_at=made)
+    command("prune", "--keep-last", "2")
+    assert [number for number, _ in session_of(tmp_path)][-2:] == [3, 4]
+    assert 1 not in [number for number, _ in session_of(tmp_path)]

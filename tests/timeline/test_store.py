@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kernel_runtime.linux import boot_id
 from kernel_runtime.store import filesystem_type, locks, schema
 from kernel_runtime.store.database import FILE_NAME, open_store
 from kernel_runtime.store.errors import StoreError, TimelineInUse
@@ -322,6 +324,18 @@ def test_a_full_disk_refuses_the_save_and_nothing_else(store, directory, add):
     assert again.state == state
 
 
+def test_a_lock_says_who_has_it_and_in_which_run_of_the_machine(tmp_path):
+    lock = tmp_path / "a.lock"
+    assert locks.acquire(lock)
+    try:
+        text = lock.read_text()
+    finally:
+        locks.release(lock)
+    assert text.startswith(f"process {os.getpid()} on {socket.gethostname()} since 2")
+    assert text.endswith(f", boot {boot_id()}") and boot_id()
+    assert locks.holder(lock) == f" ({text.partition(', boot')[0]})"
+
+
 def test_locks_know_a_replaced_file(tmp_path):
     path = tmp_path / "lock"
     assert not locks.is_held(path)
@@ -360,6 +374,7 @@ def test_network_filesystems_are_told_by_their_mount(tmp_path, path, expected):
     table.write_text(MOUNTINFO)
     assert filesystem_type.is_network(Path(path), table) is expected
     assert filesystem_type.is_network(Path(path), tmp_path / "none") is False
+    assert filesystem_type.name(Path("/home/u"), table) == "nfs4"
 
 
 def test_on_a_network_filesystem_the_journal_is_a_plain_one(directory, monkeypatch, add):
@@ -367,7 +382,7 @@ def test_on_a_network_filesystem_the_journal_is_a_plain_one(directory, monkeypat
     store = open_store(directory)
     timeline = store.load_timeline(NOTEBOOK, "python3", epoch="e")
     store.save(timeline.state, [add(timeline, reason="manual")])
-    assert not (directory / f"{FILE_NAME}-wal").exists()
+    assert not (directory / f"{FILE_NAME}-wal").exists() and store.journal == "truncate"
     assert len(reopened(store).load_timeline(NOTEBOOK, "python3", epoch="e")) == 1
 
 
