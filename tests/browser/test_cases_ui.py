@@ -122,7 +122,7 @@ def test_ui_02_after_a_restart_and_a_kill_the_panel_goes_on(
     person.run(3, "b 5")
     newest = person.panel.locator('.jp-TimeTravel-row[data-head="true"]')
     person.expect(newest).to_contain_text("b = 5")
-    assert parent(person, "b = 5") == "start"
+    assert parent(person, "b = 5") == "restart"
     person.restore(2)
     person.run(2, "now 2 False")
 
@@ -136,7 +136,7 @@ def test_ui_02_after_a_restart_and_a_kill_the_panel_goes_on(
     person.run(3, "b 5")
     person.row(2).wait_for()
     person.panel.locator(".jp-TimeTravel-row", has_text="b = 5").first.wait_for()
-    assert parent(person, "b = 5") == "start"
+    assert parent(person, "b = 5") == "restart"
 
     # without a kernel there is one button, which starts it
     person.page.evaluate("() => void jupyterapp.shell.currentWidget.sessionContext.shutdown()")
