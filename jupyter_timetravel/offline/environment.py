@@ -92,8 +92,12 @@ class StoredEnvironment(OverlayEngine):
         details = {"stacks": stacks, "root_layer": self.state.root_layer, "fresh": []}
         return Capture("filesystem", "overlay", "ready", details=details)
 
-    def put(self, capture: Capture) -> None:
-        """Let the next kernel start with this. Raises EnvironmentRefused if layers are gone."""
+    def put(self, capture: Capture, *, follows: bool) -> None:
+        """Let the next kernel start with this. Raises EnvironmentRefused if layers are gone.
+
+        follows: the workspace will be restored too; until `workspace_followed` is called the next
+        kernel starts with what was there before.
+        """
         root_layer = str(capture.details.get("root_layer", ""))
         gone = self.missing(capture.details.get("stacks", {}), root_layer)
         if gone:
@@ -101,6 +105,9 @@ class StoredEnvironment(OverlayEngine):
                 f"The environment cannot be brought back: its layer {gone[0]} is gone from the "
                 "store. Nothing was changed."
             )
+        self.state.before = {}
+        if follows:
+            self.state.note_before()
         self.state.stacks = {r: list(s) for r, s in self.stacks_of(capture).items() if s}
         self.state.root_layer = root_layer
         self.state.uppers = {}

@@ -65,6 +65,8 @@ def restored(
         if ref is not None:
             engine = stack.enter_context(closing(stored.workspace_engine(session, ref)))
             if not dry_run:
+                if environment is not None:
+                    environment.state.end_cut_short(engine.was_committed)
                 engine.recover()
             plan = _planned(engine, ref, target, partial)
         if environment is None and plan is None and not target.has_durable_session:
@@ -143,8 +145,11 @@ def _carry_out(
     safety = _safety(session, target, environment, engine, snapshot)
     try:
         if environment is not None and overlay is not None:
-            environment.put(overlay)
-        done = engine.restore(plan, foreign=snapshot) if engine and plan else None
+            environment.put(overlay, follows=bool(engine and plan))
+        followed = environment.workspace_followed if environment is not None else lambda: None
+        done = (
+            engine.restore(plan, foreign=snapshot, committed=followed) if engine and plan else None
+        )
     except (WorkspaceError, OSError) as error:
         way = PARTIAL_WAY if isinstance(error.__cause__, BlobError) else ""
         raise RestoreFailed(

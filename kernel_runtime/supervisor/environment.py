@@ -68,8 +68,9 @@ class Environment:
         workspace: Iterable[Path],
         hidden: Iterable[Path],
         passed: Iterable[Path] = (),
+        has_followed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Mount it in a sandbox that has just been started.
+        """Mount it in a sandbox that has just been started. has_followed: see engine.start.
 
         Raises SandboxError if that failed, and then the sandbox is to be thrown away; whether the
         session goes on without, is the caller's to decide.
@@ -86,7 +87,7 @@ class Environment:
         )
         engine = OverlayEngine(EnvironmentDirectory(directory), sandbox, plan)
         try:
-            told = await engine.start()
+            told = await engine.start(has_followed)
         except EnvironmentRefused as error:
             raise SandboxError(str(error)) from error
         except (OSError, SandboxError) as error:
@@ -227,10 +228,15 @@ class Environment:
     async def restore(self, capture: Capture, **live: Any) -> bool:
         """Mount it; say whether anything was changed. Raises SandboxError; then all is as before.
 
-        live: executor, keep and hold where the executor lives on (engine.restore).
+        live: executor, keep and hold where the executor lives on; follows (engine.restore).
         """
         assert self.engine is not None
         return await self.engine.restore(*_places(capture), **live)
+
+    def workspace_followed(self) -> None:
+        """The workspace has followed the last restore, or will not."""
+        if self.engine is not None:
+            self.engine.workspace_followed()
 
     def is_at(self, capture: Capture) -> bool:
         """Whether a restore of it would change nothing."""

@@ -153,6 +153,11 @@ class Files:
             if result is not None:
                 self._log.warning("A restore that was cut short was %s.", result.outcome)
 
+    def was_committed(self) -> bool:
+        """Whether a restore that a killed supervisor left has replaced all files: `recover` will
+        finish it and not undo it. Raises OSError."""
+        return self._engine is not None and self._engine.was_committed()
+
     def _mapped(self) -> set[tuple[int, int]]:
         return {file for proc in self.processes() for file in writable_mappings(proc)}
 
@@ -195,15 +200,35 @@ class Files:
             refuse_elsewhere(engine, snapshot_id, looks)
         return engine.plan_restore(snapshot_id, part=part, allow_missing=allow_missing)
 
-    async def restore(self, plan: RestorePlan, safety: Snapshot | None) -> RestoreResult:
-        """Carry a plan out. Raises WorkspaceError; then the files are as before."""
+    async def restore(
+        self,
+        plan: RestorePlan,
+        safety: Snapshot | None,
+        committed: Callable[[], None] = lambda: None,
+    ) -> RestoreResult:
+        """Carry a plan out. Raises WorkspaceError; then the files are as before.
+
+        committed: is called, in the event loop, when it will not be undone any more.
+        """
         assert self._engine is not None
-        return await self._run(self._restore, self._engine, plan, safety)
+        loop = asyncio.get_running_loop()
+
+        async def in_loop() -> None:
+            committed()
+
+        def tell() -> None:
+            asyncio.run_coroutine_threadsafe(in_loop(), loop).result()
+
+        return await self._run(self._restore, self._engine, plan, safety, tell)
 
     def _restore(
-        self, engine: WorkspaceEngine, plan: RestorePlan, safety: Snapshot | None
+        self,
+        engine: WorkspaceEngine,
+        plan: RestorePlan,
+        safety: Snapshot | None,
+        committed: Callable[[], None],
     ) -> RestoreResult:
-        result = engine.restore(plan, foreign=safety)
+        result = engine.restore(plan, foreign=safety, committed=committed)
         for change in plan.changes:
             # Python takes a cache for its source's if their size and whole seconds agree
             where, _, name = change.path.rpartition(b"/")

@@ -19,7 +19,7 @@ from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.commands import Commands
 from kernel_runtime.supervisor.planning import Plan
 from kernel_runtime.supervisor.request import Request
-from kernel_runtime.supervisor.restores import Restorer
+from kernel_runtime.supervisor.restores import Restorer, has_files
 from kernel_runtime.supervisor.telling import add
 from kernel_runtime.timeline.model import Capture, Checkpoint
 from kernel_runtime.timeline.report import environment_lines, title
@@ -72,7 +72,7 @@ class RescueRestorer(Restorer):
         try:
             await self.stop_processes()
             if plan.environment is not None:
-                await session.environment.restore(plan.environment)
+                await session.environment.restore(plan.environment, follows=has_files(plan))
             done = await self._restore_files(plan, safety)
         except Exception as error:
             problem = await self._put_back(safety)

@@ -96,6 +96,7 @@ class Restorer(Reviver):
             try:
                 await self.make_idle(asked.force, request)
                 result = await self._carry_out(plan, asked.only, request, started)
+                session.environment.workspace_followed()  # also where it had nothing to do
             except TimeTravelError as error:
                 session.events.publish(
                     "restore_failed",
@@ -154,7 +155,7 @@ class Restorer(Reviver):
                 faults.point("stopped")
                 if plan.environment is not None:
                     _check_held(safety)
-                    await session.environment.restore(plan.environment)
+                    await session.environment.restore(plan.environment, follows=has_files(plan))
                 faults.point("environment restored")
                 done = await self._restore_files(plan, safety)
                 faults.point("files restored")
@@ -217,7 +218,7 @@ class Restorer(Reviver):
         try:
             if changed:
                 _check_held(safety)
-                await self.environment_live(plan.environment)
+                await self.environment_live(plan.environment, follows=has_files(plan))
             return await self._restore_files(plan, safety)
         except (WorkspaceError, TimeTravelError, OSError) as error:
             if changed and safety.environment is not None:
@@ -226,23 +227,28 @@ class Restorer(Reviver):
             way = await self._way_out(plan, "files", error)
             raise RestoreFailed(f"{error}{way}") from error
 
-    async def environment_live(self, capture: Capture | None) -> None:
+    async def environment_live(self, capture: Capture | None, *, follows: bool = False) -> None:
         """Bring an environment under the executor, which is stopped meanwhile and lives on.
 
-        Raises TimeTravelError; then all is as it was.
+        follows: the workspace will be restored too. Raises TimeTravelError; then all is as it was.
         """
         session = self._session
         assert capture is not None and session.executor is not None
-        live = {"executor": session.executor.pid, "keep": session.captures.frozen_pids()}
+        live: dict[str, Any] = {
+            "executor": session.executor.pid,
+            "keep": session.captures.frozen_pids(),
+            "follows": follows,
+        }
         await session.checkpoints.with_executor_held(
             lambda hold: session.environment.restore(capture, **live, hold=hold.fileno())
         )
 
     async def _restore_files(self, plan: Plan, safety: Taken) -> RestoreResult | None:
-        if plan.files is None or not (plan.files.changes or plan.files.kept):
+        if plan.files is None or not has_files(plan):
             return None
         self._progress(plan, "filesystem")
-        return await self._session.files.restore(plan.files, safety.snapshot)
+        settle = self._session.environment.workspace_followed
+        return await self._session.files.restore(plan.files, safety.snapshot, settle)
 
     async def _roll_forward(
         self, plan: Plan, safety: Taken, files_done: bool, cause: BaseException
@@ -255,12 +261,15 @@ class Restorer(Reviver):
         problem = ""
         if plan.environment is not None and safety.environment is not None:
             try:
-                await session.environment.restore(safety.environment)
+                follows = files_done and safety.snapshot is not None
+                await session.environment.restore(safety.environment, follows=follows)
             except SandboxError as error:
-                problem = f" The environment could not be put back: {error}"
-        if files_done and safety.snapshot is not None:
+                # where the sandbox is gone the next kernel starts with both as they are now
+                problem = f" Environment and files could not be put back: {error}"
+        if files_done and not problem and safety.snapshot is not None:
             try:
-                await session.files.restore(await session.files.plan(safety.snapshot.id), None)
+                back = await session.files.plan(safety.snapshot.id)
+                await session.files.restore(back, None, session.environment.workspace_followed)
             except (WorkspaceError, OSError) as error:
                 problem += f" The files could not be put back: {error}"
         try:
@@ -305,6 +314,11 @@ class Restorer(Reviver):
             checkpoint={"id": plan.target.id, "number": plan.target.number},
             step=step,
         )
+
+
+def has_files(plan: Plan) -> bool:
+    """Whether the workspace is to be changed."""
+    return plan.files is not None and bool(plan.files.changes or plan.files.kept)
 
 
 def _check_held(safety: Taken) -> None:

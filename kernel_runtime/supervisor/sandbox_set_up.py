@@ -90,6 +90,7 @@ class SandboxSetUp:
                 directory=session.persistence.directory / "environments" / session.timeline.id,
                 workspace=workspace,
                 passed=session.under_dmtcp.shared,
+                has_followed=session.files.was_committed,
                 hidden=[
                     session.persistence.directory,
                     key_directory(),

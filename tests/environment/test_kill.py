@@ -113,15 +113,18 @@ def test_a_restore_killed_at_every_place(session):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["before safety", "stopped", "environment restored"])
+@pytest.mark.parametrize(
+    "place", ["before safety", "stopped", "environment restored", "files restored"]
+)
 def test_a_restore_killed_in_the_supervisor(session, place):
+    """Environment and workspace are of one state: the one before until the files are replaced."""
     session.notebook.manager.shutdown_kernel()
     session.start(TIMETRAVEL_FAULT=f"{place}:kill")
     first = session.put("a")
     second = session.put("b")
     run_to_its_death(session, f"%restore {first}")
     session.start()
-    assert session.state() == ("a" if place == "environment restored" else "b")
+    assert whole_state(session) == ("a" if place == "files restored" else "b")
     check_all_checkpoints(session, {first: "a", second: "b"})
 
 
@@ -181,8 +184,6 @@ def time_of_a_restore(session: Any) -> float:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("who", ["supervisor", "init"])
 def test_a_restore_killed_at_any_time(session, who):
-    """The environment is whole and so is the workspace; one may be ahead of the other, as
-    docs/environment.md says."""
     rng = random.Random(f"restore {who}")
     takes = time_of_a_restore(session)
     known = {}
@@ -199,9 +200,7 @@ def test_a_restore_killed_at_any_time(session, who):
         os.kill(victim, signal.SIGKILL)
         session.wait_until_gone()
         session.start()
-        sides = (f"a{turn}", f"b{turn}")
-        assert session.state() in sides, turn
-        assert session.notebook.run("print(Path('w').read_text())").out in sides, turn
+        assert whole_state(session) in (f"a{turn}", f"b{turn}"), turn
         assert {first, second} <= set(session.kept())
         check_all_checkpoints(session, known)
 

@@ -15,12 +15,14 @@ moment a machine stops at, it names one whole state.
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 from kernel_runtime.engines.overlay import faults
 from kernel_runtime.engines.overlay.paths import private
@@ -34,6 +36,7 @@ RESERVE = 4 << 20
 _PIECE = 1 << 20
 """Bytes: what a capture and a restore need at most, for the directories of new uppers."""
 
+_PLACES: Final = ("stacks", "uppers", "root_layer")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -56,13 +59,34 @@ class State:
     """Layers that are known to be on the disk."""
     markers: str = ""
     """How the names begin of the attributes by which the layers say what is deleted."""
+    before: dict[str, Any] = field(default_factory=dict)
+    """Stacks, uppers and root_layer of before a restore, until the workspace has followed it."""
     since_ns: int = 0
     """When the host's files were last known to be as the layers expect them."""
 
     def names(self) -> set[str]:
-        """The layers that are mounted."""
-        stacked = {layer for stack in self.stacks.values() for layer in stack}
-        return {*stacked, *self.uppers.values(), self.root_layer} - {""}
+        """The layers that are mounted, or may be again."""
+        both = [(self.stacks, self.uppers, self.root_layer)]
+        if self.before:
+            both.append(tuple(self.before[key] for key in _PLACES))
+        found = {""}
+        for stacks, uppers, root_layer in both:
+            found |= {*uppers.values(), root_layer}.union(*stacks.values())
+        return found - {""}
+
+    def note_before(self) -> None:
+        """Remember what is mounted now."""
+        self.before = copy.deepcopy({key: getattr(self, key) for key in _PLACES})
+
+    def end_cut_short(self, has_followed: Callable[[], bool]) -> None:
+        """After a restore that was cut short: what was mounted before is, or what came, for good.
+
+        has_followed: whether the workspace has been restored; asked only where that matters.
+        """
+        if self.before and not has_followed():
+            for key in _PLACES:
+                setattr(self, key, self.before[key])
+        self.before = {}
 
 
 class EnvironmentDirectory:
@@ -169,6 +193,12 @@ class EnvironmentDirectory:
             return sorted(os.listdir(self.layers))
         return []
 
+    def remove_unfinished(self) -> None:
+        """Delete notes of layers that a killed process was writing. Nobody may be writing any."""
+        for unfinished in self.layers.glob("*/.*.tmp"):
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+
     def remove_layers(self, ids: Iterable[str]) -> None:
         """Delete layers, also with directories that forbid it. Failures are left for next time."""
         for id in ids:
@@ -193,15 +223,22 @@ def _is_sound(state: State) -> bool:
     def names(value: object) -> bool:
         return isinstance(value, list) and all(_is_name(one) for one in value)
 
+    def mounted(stacks: object, uppers: object, root_layer: object) -> bool:
+        return (
+            isinstance(stacks, dict)
+            and all(map(names, stacks.values()))
+            and isinstance(uppers, dict)
+            and all(map(_is_name, uppers.values()))
+            and (root_layer == "" or _is_name(root_layer))
+        )
+
     return (
-        isinstance(state.stacks, dict)
-        and all(map(names, state.stacks.values()))
-        and isinstance(state.uppers, dict)
-        and all(map(_is_name, state.uppers.values()))
+        mounted(state.stacks, state.uppers, state.root_layer)
+        and isinstance(state.before, dict)
+        and (not state.before or mounted(*(state.before.get(key) for key in _PLACES)))
         and isinstance(state.merged, dict)
         and all(map(names, state.merged.values()))
         and names(state.synced)
-        and (state.root_layer == "" or _is_name(state.root_layer))
         and isinstance(state.since_ns, int)
     )
 

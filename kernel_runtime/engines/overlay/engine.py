@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,13 +92,17 @@ class OverlayEngine:
 
     # -- life -------------------------------------------------------------------------------
 
-    async def start(self) -> dict[str, str]:
+    async def start(self, has_followed: Callable[[], bool] = lambda: False) -> dict[str, str]:
         """Mount everything, with what the session left there last time.
+
+        has_followed: whether the workspace has been restored, where a restore was cut short between
+        the two: asked only then.
 
         Returns what is not covered, with the reason. Raises SandboxError if nothing can be, and
         EnvironmentRefused if what is there cannot be read.
         """
         self.directory.make()
+        self.directory.remove_unfinished()
         state = self.directory.read()
         self._on_disk = state.names()
         if state.markers not in ("", self.markers.prefix):
@@ -109,6 +113,7 @@ class OverlayEngine:
             )
         state.markers = self.markers.prefix
         told = dict(self.plan.not_covered)
+        state.end_cut_short(has_followed)
         self._take_up(state, told)
         answer = await self._init.request(
             "environment",
@@ -252,6 +257,7 @@ class OverlayEngine:
                 captured.stacks.setdefault(root, list(stack))
         self._unsynced += captured.fresh
         if captured.fresh:
+            state.before = {}  # the session has gone on since
             self._write()
         if failed:
             raise SandboxError(failed)
@@ -305,8 +311,12 @@ class OverlayEngine:
         executor: int = 0,
         keep: Iterable[int] = (),
         hold: int | None = None,
+        follows: bool = False,
     ) -> bool:
         """Mount these; say whether anything was changed.
+
+        follows: the workspace will be restored too, and `workspace_followed` be called when it has
+        been. Until then the next start goes back to what was mounted before.
 
         No process but frozen ones may live, or, with hold, the executor at its other end, which is
         stopped meanwhile and opens its files again. Raises SandboxError; then all is as it was.
@@ -323,11 +333,21 @@ class OverlayEngine:
         )
         faults.point("restored")
         changed: bool = answer["uppers"] != self.state.uppers
+        if follows:
+            self.state.note_before()
+        else:
+            self.state.before = {}
         self.state.stacks = {root: stack for root, stack in wanted.items() if stack}
         self._take_uppers(answer["uppers"])
         self.state.root_layer = root_layer
         self._write()
         return changed
+
+    def workspace_followed(self) -> None:
+        """The workspace has followed the last restore, or will not."""
+        if self.state.before:
+            self.state.before = {}
+            self._write()
 
     def _merged(self, stack: Sequence[str]) -> list[str]:
         """The same with layers that were merged replaced by the one that equals them."""

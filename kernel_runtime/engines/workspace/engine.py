@@ -47,7 +47,7 @@ from kernel_runtime.engines.workspace.model import (
 from kernel_runtime.engines.workspace.operations import Operations, join
 from kernel_runtime.engines.workspace.planner import Planner
 from kernel_runtime.engines.workspace.protect import Protection, absent_paths, documents_of, inside
-from kernel_runtime.engines.workspace.recovery import recover
+from kernel_runtime.engines.workspace.recovery import recover, was_committed
 from kernel_runtime.engines.workspace.restoration import Restoration, paths_in
 from kernel_runtime.engines.workspace.rules import DEFAULT_EXCLUDES
 from kernel_runtime.engines.workspace.snapshots import Manifest, reachable, read_manifest
@@ -234,8 +234,17 @@ class WorkspaceEngine:
                 found.bytes_to_write, include_documents, allow_missing, part,
             )  # fmt: skip
 
-    def restore(self, plan: RestorePlan, *, foreign: Snapshot | None = None) -> RestoreResult:
+    def restore(
+        self,
+        plan: RestorePlan,
+        *,
+        foreign: Snapshot | None = None,
+        committed: Callable[[], None] = lambda: None,
+    ) -> RestoreResult:
         """Carry a plan out.
+
+        committed: called once when it will not be undone any more, and `was_committed` would still
+        say so; at the end where nothing had to be done.
 
         foreign: the safety snapshot, which tells what other programs wrote since. Take it just
         before, with rules_of=plan.snapshot_id: it holds all that is replaced. Without it, what
@@ -251,7 +260,13 @@ class WorkspaceEngine:
                 raise WorkspaceRestoreRefused([(b"", "the plan is from before the last capture")])
             manifest = read_manifest(self.store, plan.snapshot_id)
             with _readable(plan.snapshot_id):
-                return self._restore(plan, manifest, begin)
+                return self._restore(plan, manifest, begin, committed)
+
+    def was_committed(self) -> bool:
+        """Before `recover`: whether it will finish a restore that a crash interrupted, or undo it.
+        Raises OSError."""
+        with self._lock:
+            return was_committed(self.journal_dir, self.roots)
 
     def recover(self) -> RecoverResult | None:
         """At the start: undo or finish restores that a crash interrupted; None if none was."""
@@ -302,7 +317,13 @@ class WorkspaceEngine:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _restore(self, plan: RestorePlan, manifest: Manifest, begin: float) -> RestoreResult:
+    def _restore(
+        self,
+        plan: RestorePlan,
+        manifest: Manifest,
+        begin: float,
+        committed: Callable[[], None],
+    ) -> RestoreResult:
         reader = Reader.of(self.store)
         self._make_missing_roots(manifest, plan)
         with self._anchors() as anchors:
@@ -324,7 +345,7 @@ class WorkspaceEngine:
                 raise WorkspaceRestoreRefused(problems)
             kept = [*operations.kept, *_unreadable(found, plan.allow_missing)]
             return self._carry_out(
-                plan, reader, operations, protections, anchors, found, kept, begin
+                plan, reader, operations, protections, anchors, found, kept, begin, committed
             )
 
     def _carry_out(
@@ -337,6 +358,7 @@ class WorkspaceEngine:
         found: Findings,
         kept: list[LeftOut],
         begin: float,
+        committed: Callable[[], None],
     ) -> RestoreResult:
         capturer = self._capturer
         warnings = list(found.warnings)
@@ -352,8 +374,10 @@ class WorkspaceEngine:
             self.store, stager, aside, anchors, [root.state for root in capturer.roots],
             operations, plan.snapshot_id, self.journal_dir, plan.allow_missing, warnings,
         )  # fmt: skip
-        if not operations.empty:
-            work.run()
+        if operations.empty:
+            committed()
+        else:
+            work.run(committed)
         for place, why in work.skipped:
             kept.append(LeftOut(place.root, join(place.parent, place.name), why, True))
         return RestoreResult(

@@ -36,6 +36,19 @@ def recover(journal_dir: Path, roots: Sequence[Path]) -> list[RecoverResult]:
     return results
 
 
+def was_committed(journal_dir: Path, roots: Sequence[Path]) -> bool:
+    """Whether one of the restores in these directories had reached its end. Changes nothing.
+
+    Raises OSError.
+    """
+    found = False
+    for journal in interrupted(journal_dir, []):
+        with contextlib.closing(journal):
+            ours = any(path in roots for path, _ in journal.record.roots)
+            found |= ours and journal.record.state == "committed"
+    return found
+
+
 def _recover_one(journal: Journal) -> RecoverResult:
     record = journal.record
     snapshot_id = SnapshotId(record.snapshot_id)

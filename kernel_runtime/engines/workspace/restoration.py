@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -66,9 +66,9 @@ class Restoration:
     _expected: list[Known | DirState | None] = field(default_factory=list)
     _at: bytes = b""
 
-    def run(self) -> None:
-        """Do it. Raises WorkspaceRestoreFailed; then the tree is as before, or the error says
-        what is left to undo."""
+    def run(self, committed: Callable[[], None]) -> None:
+        """Do it; call committed while the journal says that it is. Raises WorkspaceRestoreFailed;
+        then the tree is as before, or the error says what is left to undo."""
         roots = [(anchor.path, anchor.identity) for anchor in self.anchors.values()]
         journal = Journal.begin(self.journal_dir, self.snapshot_id, roots)
         try:
@@ -78,6 +78,7 @@ class Restoration:
             except (OSError, BlobError, TreeDamaged) as cause:
                 raise self._undo(journal, cause) from cause
             faults.point("committed")
+            committed()
             for stage in self._stages:
                 anchor = self.anchors[stage.where.root]
                 left = remove_stage(anchor, stage.where, committed=True)
