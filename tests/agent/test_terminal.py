@@ -6,7 +6,6 @@ import os
 import pty
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,23 @@ import pytest
 from agent_world import MAIN
 
 Start = Callable[..., Any]
+WAITS_FOR_ITS_BAR = """
+import time
+from jupyter_timetravel.meter import Meter
+advance, text, shown = Meter.advance, Meter.text, set()
+def told(self):
+    line = text(self)
+    shown.add(line.partition(" [")[0])
+    return line
+def waiting(self, by=1):
+    advance(self, by)
+    end = time.monotonic() + 60
+    while self._what == what and what not in shown:
+        assert time.monotonic() < end, self._what
+        time.sleep(0.01)
+Meter.advance, Meter.text = waiting, told
+"""
+"""Work that goes on when it has been asked how far it is: it takes long enough on any machine."""
 COMPLETE = 'exec 8>&1; exec 9>/dev/null; exec "$0" -c "$1" 1>/dev/null'
 """What the functions of argcomplete do in a shell."""
 
@@ -25,10 +41,10 @@ COMPLETE = 'exec 8>&1; exec 9>/dev/null; exec "$0" -c "$1" 1>/dev/null'
 class Terminal:
     """A command at a pseudo-terminal."""
 
-    def __init__(self, *words: Any) -> None:
+    def __init__(self, *words: Any, code: str = MAIN) -> None:
         self.seen = ""
         self._master, slave = pty.openpty()
-        command = [sys.executable, "-c", MAIN, *map(str, words)]
+        command = [sys.executable, "-c", code, *map(str, words)]
         self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
 
@@ -95,9 +111,8 @@ def test_long_work_says_how_far_it_is(book: Path, on: Start, tt: Start) -> None:
 def test_work_that_can_be_counted_has_a_bar(
     work: str, book: Path, on: Start, tt: Start, tmp_path: Path
 ) -> None:
-    """The command gets to run for a moment at a time, so that it takes long on any machine."""
     kernel = on(book)
-    kernel.run("import os; open('big', 'wb').write(os.urandom(60_000_000)); x = 1")
+    kernel.run("import os; open('big', 'wb').write(os.urandom(6_000_000)); x = 1")
     kernel.head()
     remote = f"file://{tmp_path}/remote"
     (tmp_path / "remote").mkdir()
@@ -112,14 +127,8 @@ def test_work_that_can_be_counted_has_a_bar(
         "push": (["push", remote, book], "sending ["),
         "pull": (["pull", remote, *other], "fetching ["),
     }[work]
-    terminal = Terminal(*command)
-    while bar not in terminal.seen:
-        assert terminal.process.poll() is None, terminal.seen
-        terminal.process.send_signal(signal.SIGSTOP)
-        time.sleep(0.2)
-        terminal.process.send_signal(signal.SIGCONT)
-        terminal.read(0.03)
-    assert terminal.end() == 0
+    terminal = Terminal(*command, code=f"what = {bar[:-2]!r}{WAITS_FOR_ITS_BAR}{MAIN}")
+    assert terminal.end() == 0, terminal.seen
     shown = terminal.seen.partition(bar)[2]
     assert "%, " in shown and " of " in shown
     assert terminal.seen.rindex("\x1b[K") > terminal.seen.rindex(bar), "the bar has gone away"
