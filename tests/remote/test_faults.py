@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
 import random
 import re
 import signal
@@ -257,23 +255,3 @@ def test_what_travelled_is_not_sent_again(
     # the list of this push is a new one: it says when it was made
     assert sent and len(gone) <= int(sent[1].replace(",", "")) <= len(gone) + 1, told
     assert "pulled 6" in mine("pull", remote.url, **remote.env)
-
-
-def test_how_far_it_is_on_a_terminal(world: World, remote: Remote) -> None:
-    """One line, written over and over, taken away at the end; nothing where nobody looks."""
-    master, slave = pty.openpty()
-    with os.fdopen(master, "rb", buffering=0) as terminal:
-        words = ("push", remote.url)
-        child = started(*words, store=world.store, world=world, remote=remote, stderr=slave)
-        os.close(slave)
-        shown = b""
-        with contextlib.suppress(OSError):  # EIO: the other end was closed
-            while data := terminal.read(65536):
-                shown += data
-        out = child.communicate(timeout=PATIENCE)[0]
-    assert child.returncode == 0, shown
-    lines = shown.split(b"\r\x1b[K")
-    assert re.fullmatch(rb"[\d,]+ objects? sent, [\d.]+ \w+(; [\d,]+ were there)?", lines[1]), shown
-    assert lines[-1] == b"" and b"\x1b" not in out
-    child = started(*words, store=world.store, world=world, remote=remote)
-    assert b"\x1b" not in child.communicate(timeout=PATIENCE)[0]
