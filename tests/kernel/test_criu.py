@@ -38,7 +38,7 @@ def test_the_next_best_capture(
 
     notebook = start_notebook(*ARGUMENTS, **document)
     text = notebook.run("%restore 2").out
-    assert "image" not in text and "fresh" not in text, text
+    assert "from its image on the disk" in text and "fresh" not in text, text
     assert notebook.run("next(it)").result == "'b'"
     kill(notebook)
 

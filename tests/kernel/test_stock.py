@@ -195,14 +195,21 @@ def test_an_interrupt_before_the_code_runs_is_not_lost(notebook, heard, code):
 def test_a_callback_of_ipython_that_hangs_can_be_interrupted(notebook):
     """It is IPython that says so and goes on with the cell, as in a stock kernel."""
     notebook.run(
-        "import time\n"
+        "import os, signal, time\n"
         "def hang(info):\n"
-        "    if 'now' in info.raw_cell: print('in', flush=True); time.sleep(60)\n"
+        "    if 'now' not in info.raw_cell: return\n"
+        "    # the signal's byte is read when its handler has run\n"
+        "    r, w = os.pipe(); os.set_blocking(w, False); old = signal.set_wakeup_fd(w)\n"
+        "    try:\n"
+        "        print('in', flush=True); os.read(r, 1)\n"
+        "        print('once', flush=True); time.sleep(60)\n"
+        "    finally: signal.set_wakeup_fd(old)\n"
         "get_ipython().events.register('pre_run_cell', hang)"
     )
     msg_id = notebook.send("'now'")
     notebook.until_printed(msg_id, "in")
     notebook.interrupt()
+    notebook.until_printed(msg_id, "once")  # two signals that are pending at a time are one
     notebook.interrupt()
     cell = notebook.wait(msg_id)
     assert cell.status == "error" and "KeyboardInterrupt" in str(cell.messages)
