@@ -68,7 +68,7 @@ def restart_command(
 
 
 def copy_restart(tools: Tools, directory: Path) -> Path:
-    """Copy what a restart runs, some 9 MB, into a directory; return the path of dmtcp_restart.
+    """Copy what a restart runs, some 9 MB, into a new directory; return the path of dmtcp_restart.
 
     DMTCP's loader looks in /proc/self/maps for the mappings of its own file, by the name that
     /proc/self/exe has. Where one overlay lies on another (a sandbox in a container) the kernel
@@ -77,12 +77,14 @@ def copy_restart(tools: Tools, directory: Path) -> Path:
     """
     top = tools.restart.resolve().parent.parent
     found = [path for path in (top / place / _LOADER for place in _PLACES) if path.exists()]
+    if directory.is_symlink():  # a cell may have put anything there, also a way out of the sandbox
+        directory.unlink()
+    shutil.rmtree(directory, ignore_errors=True)
+    programs = directory / "bin"
+    programs.mkdir(mode=0o700, parents=True)
     for program in (tools.restart, *found[:1]):
-        target = directory / "bin" / program.name
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)  # a cell may have put anything there
-        shutil.copy(program, target)
-    return directory / "bin" / tools.restart.name
+        shutil.copy(program, programs)
+    return programs / tools.restart.name
 
 
 def _in_order() -> list[str]:
