@@ -247,8 +247,10 @@ class Restorer(Reviver):
         if plan.files is None or not has_files(plan):
             return None
         self._progress(plan, "filesystem")
-        settle = self._session.environment.workspace_followed
-        return await self._session.files.restore(plan.files, safety.snapshot, settle)
+        session = self._session
+        return await session.files.restore(
+            plan.files, safety.snapshot, session.environment.workspace_followed
+        )
 
     async def _roll_forward(
         self, plan: Plan, safety: Taken, files_done: bool, cause: BaseException
