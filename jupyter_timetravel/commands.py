@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from jupyter_timetravel import group_records, records
+from jupyter_timetravel import group_records, reading
 from jupyter_timetravel.group_records import GroupRestored, GroupState
 from jupyter_timetravel.records import (
     Applied,
@@ -61,45 +61,45 @@ class Command(Generic[T]):
 
 def status() -> Command[Status]:
     """Where the session stands."""
-    return Command("status", {}, records.read_status)
+    return Command("status", {}, reading.read_status)
 
 
 def list_checkpoints(
     include_auto: bool = True, history: Spec | None = None
 ) -> Command[list[Record]]:
     """All checkpoints, or ``history`` and its ancestors."""
-    return Command("list", {"include_auto": include_auto, "history": history}, records.read_list)
+    return Command("list", {"include_auto": include_auto, "history": history}, reading.read_list)
 
 
 def get(checkpoint: Spec) -> Command[Record]:
     """One checkpoint with its variables."""
-    return Command("get", {"checkpoint": checkpoint}, records.read_get)
+    return Command("get", {"checkpoint": checkpoint}, reading.read_get)
 
 
 def checkpoint(comment: str = "", label: str | None = None, pin: bool = False) -> Command[Record]:
     """Make a checkpoint."""
     args = {"comment": comment, "label": label, "pin": pin}
-    return Command("checkpoint", args, records.read_checkpoint)
+    return Command("checkpoint", args, reading.read_checkpoint)
 
 
 def restore(asked: RestoreRequest) -> Command[RestoreResult]:
     """Go back, or tell what going back would change."""
-    return Command("restore", asked.args(), records.read_restore)
+    return Command("restore", asked.args(), reading.read_restore)
 
 
 def bring(checkpoint: Spec, names: Sequence[str]) -> Command[Brought]:
     """Bring single variables into the present."""
-    return Command("bring", {"checkpoint": checkpoint, "names": list(names)}, records.read_brought)
+    return Command("bring", {"checkpoint": checkpoint, "names": list(names)}, reading.read_brought)
 
 
 def bring_files(checkpoint: Spec, paths: Sequence[str]) -> Command[Brought]:
     """Bring single files and directories of the workspace into the present."""
-    return Command("bring", {"checkpoint": checkpoint, "paths": list(paths)}, records.read_brought)
+    return Command("bring", {"checkpoint": checkpoint, "paths": list(paths)}, reading.read_brought)
 
 
 def changes(checkpoints: Sequence[Spec]) -> Command[tuple[Changes, ...]]:
     """What each of these changed since its parent."""
-    return Command("changes", {"checkpoints": list(checkpoints)}, records.read_changes)
+    return Command("changes", {"checkpoints": list(checkpoints)}, reading.read_changes)
 
 
 def file(path: str, checkpoint: Spec | None = None, root: str | None = None) -> Command[ShownFile]:
@@ -107,13 +107,13 @@ def file(path: str, checkpoint: Spec | None = None, root: str | None = None) -> 
     args: dict[str, Any] = {"path": path, "root": root}
     if checkpoint is not None:
         args["checkpoint"] = checkpoint
-    return Command("file", args, records.read_file)
+    return Command("file", args, reading.read_file)
 
 
 def show(checkpoint: Spec, names: Sequence[str]) -> Command[tuple[ShownVariable, ...]]:
     """Variables as a notebook would show them."""
     args = {"checkpoint": checkpoint, "names": list(names)}
-    return Command("show", args, records.read_shown)
+    return Command("show", args, reading.read_shown)
 
 
 def keep_document(
@@ -130,19 +130,19 @@ def keep_document(
 
 def document(checkpoint: Spec) -> Command[tuple[DocumentCell, ...]]:
     """The cells of the notebook as it was."""
-    return Command("document", {"checkpoint": checkpoint}, records.read_document)
+    return Command("document", {"checkpoint": checkpoint}, reading.read_document)
 
 
 def resume(force: bool = False, reseed: bool = False) -> Command[RestoreResult]:
     """Go on with the newest state from before this kernel that is on the disk."""
     args = {"force": force, "reseed": True} if reseed else {"force": force}
-    return Command("resume", args, records.read_restore)
+    return Command("resume", args, reading.read_restore)
 
 
 def verify(checkpoint: Spec | None = None) -> Command[tuple[Verified, ...]]:
     """Load what is on the disk for real, in a scratch process; None: of every checkpoint."""
     args = {} if checkpoint is None else {"checkpoint": checkpoint}
-    return Command("verify", args, records.read_verified)
+    return Command("verify", args, reading.read_verified)
 
 
 def replay(
@@ -160,39 +160,39 @@ def replay(
         "stop_on_difference": stop_on_difference,
         "dry_run": dry_run,
     }
-    return Command("replay", args, records.read_replay)
+    return Command("replay", args, reading.read_replay)
 
 
 def cells(since: Spec | None = None, until: Spec | None = None) -> Command[list[CellRecord]]:
     """The cells that led from a checkpoint, or a fresh process, to another, or the present."""
-    return Command("cells", {"since": since, "until": until}, records.read_cells)
+    return Command("cells", {"since": since, "until": until}, reading.read_cells)
 
 
 def diff(a: Spec, b: Spec | None = None) -> Command[Differences]:
     """What happened from ``a`` to ``b``, or to the present."""
-    return Command("diff", {"a": a, "b": b}, records.read_differences)
+    return Command("diff", {"a": a, "b": b}, reading.read_differences)
 
 
 def label(checkpoint: Spec, label: str | None) -> Command[Record]:
     """Set or take away a label."""
-    return Command("label", {"checkpoint": checkpoint, "label": label}, records.read_checkpoint)
+    return Command("label", {"checkpoint": checkpoint, "label": label}, reading.read_checkpoint)
 
 
 def comment(checkpoint: Spec, comment: str) -> Command[Record]:
     """Say something else of a checkpoint; "" takes the comment away."""
     args = {"checkpoint": checkpoint, "comment": comment}
-    return Command("comment", args, records.read_checkpoint)
+    return Command("comment", args, reading.read_checkpoint)
 
 
 def pin(checkpoint: Spec, pinned: bool = True) -> Command[Record]:
     """Keep a checkpoint from being evicted or deleted, or no longer."""
-    return Command("pin", {"checkpoint": checkpoint, "pinned": pinned}, records.read_checkpoint)
+    return Command("pin", {"checkpoint": checkpoint, "pinned": pinned}, reading.read_checkpoint)
 
 
 def delete(checkpoint: Spec) -> Command[Record]:
     """Delete a checkpoint; its children then hang on its parent."""
     return Command(
-        "delete", {"checkpoint": checkpoint}, lambda result: records.read_record(result["deleted"])
+        "delete", {"checkpoint": checkpoint}, lambda result: reading.read_record(result["deleted"])
     )
 
 
@@ -203,12 +203,12 @@ def config(settings: dict[str, Any]) -> Command[dict[str, Any]]:
 
 def reset(process: bool = False) -> Command[ResetResult]:
     """Throw away what was written outside of the workspace."""
-    return Command("reset", {"process": process}, records.read_reset)
+    return Command("reset", {"process": process}, reading.read_reset)
 
 
 def outside(each: bool = False) -> Command[Outside]:
     """What was written outside of the workspace and the host does not have."""
-    return Command("outside", {"each": each}, records.read_outside)
+    return Command("outside", {"each": each}, reading.read_outside)
 
 
 def apply(
@@ -216,7 +216,7 @@ def apply(
 ) -> Command[Applied]:
     """Copy such files and directories to the host."""
     args = {"paths": list(paths), "dry_run": dry_run, "force": force}
-    return Command("apply", args, records.read_applied)
+    return Command("apply", args, reading.read_applied)
 
 
 def groups() -> Command[tuple[GroupState, ...]]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jupyter_timetravel.records import RestoreResult, Result, read_restore
+from jupyter_timetravel.reading import read_restore
+from jupyter_timetravel.records import RestoreResult, Result
 from kernel_runtime.timeline.groups import GroupRecord, record_of
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from jupyter_client.session import Session
 
 from jupyter_timetravel.commands import VERSION, error_of
-from jupyter_timetravel.records import Event, read_record
+from jupyter_timetravel.reading import read_record
+from jupyter_timetravel.records import Event
 from kernel_runtime.errors import TimeTravelError
 
 

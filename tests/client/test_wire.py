@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_timetravel.commands import error_of, restore
-from jupyter_timetravel.records import read_list, read_record
+from jupyter_timetravel.reading import read_list, read_record
 from jupyter_timetravel.wire import EventReader, NoTimeTravel, check_kernel_info, read_reply
 from kernel_runtime.errors import BadRequest, RestoreRefused, TimeTravelError, UnknownCheckpoint
 from kernel_runtime.supervisor.restore_request import RestoreRequest
