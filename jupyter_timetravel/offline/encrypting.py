@@ -18,7 +18,8 @@ from jupyter_timetravel.offline import stored
 from kernel_runtime.engines.charges import room_of
 from kernel_runtime.store import encryption
 from kernel_runtime.store.blobs import BlobStore
-from kernel_runtime.store.database import FILE_NAME, Store, open_store
+from kernel_runtime.store.database import Store, open_store
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.documents import DocumentStore
 from kernel_runtime.store.encryption import EncryptionRefused, Kdf, Secret
 from kernel_runtime.store.namespaces import NamespaceStore

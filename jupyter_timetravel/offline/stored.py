@@ -21,7 +21,8 @@ from kernel_runtime.engines.workspace.snapshots import read_manifest
 from kernel_runtime.errors import TimeTravelError, UnknownCheckpoint
 from kernel_runtime.store import encryption, notebooks
 from kernel_runtime.store.blobs import BlobStore
-from kernel_runtime.store.database import FILE_NAME, Store, TimelineInfo, open_store
+from kernel_runtime.store.database import Store, TimelineInfo, open_store
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.encryption import EncryptionLocked, Secret
 from kernel_runtime.store.errors import TimelineInUse
 from kernel_runtime.store.keys import NotTrusted

@@ -27,7 +27,8 @@ from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.engines.workspace.tree import TreeDamaged
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.store import reserve
-from kernel_runtime.store.database import FILE_NAME, Store
+from kernel_runtime.store.database import Store
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.digests import Digest
 from kernel_runtime.store.dmtcp_images import DmtcpImageStore
 from kernel_runtime.store.dumps import DumpStore

@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 
 from jupyter_timetravel.offline.stored import NoSuchSession
 from kernel_runtime.store import encryption
-from kernel_runtime.store.database import FILE_NAME, Store, TimelineInfo, open_store
+from kernel_runtime.store.database import Store, TimelineInfo, open_store
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.paths import store_directory
 
 _ID: Final = re.compile(r"[0-9a-f]{6,32}", re.ASCII)

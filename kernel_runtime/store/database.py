@@ -4,12 +4,6 @@ A change is one transaction: a checkpoint becomes visible as a whole or not at a
 must have written (and, where it matters, synced) what a capture's ``ref`` points at before it is
 saved as ready.
 
-Journal: WAL, so that readers and the writers of other kernels do not wait for each other; on
-network filesystems, where WAL does not work, a truncated rollback journal. ``synchronous`` is
-NORMAL: in WAL mode a commit then waits for no disk, a power cut can take the last commits but
-never consistency, and what an automatic checkpoint lives in (a frozen process) does not outlive a
-power cut anyway. A commit that holds a checkpoint which the user asked for is synced (FULL).
-
 One Store may be used from several threads; the supervisor writes from one worker thread and hands
 over immutable values only.
 """
@@ -17,37 +11,31 @@ over immutable values only.
 from __future__ import annotations
 
 import os
-import sqlite3
-import threading
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final
 
-from kernel_runtime.store import filesystem_type, filing, integrity, locks, reserve, rows, schema
-from kernel_runtime.store.cipher import Altered
-from kernel_runtime.store.columns import Columns, Connection, seal_rows
-from kernel_runtime.store.encryption import cipher_of, is_encrypted
-from kernel_runtime.store.errors import DatabaseDamaged, StoreError, TimelineInUse, refused
+from kernel_runtime.store import filing, locks, reserve, rows
+from kernel_runtime.store.columns import seal_rows
+from kernel_runtime.store.database_file import DatabaseFile
+from kernel_runtime.store.encryption import is_encrypted
+from kernel_runtime.store.errors import StoreError, TimelineInUse
 from kernel_runtime.store.groups import Groups
-from kernel_runtime.store.keys import Keys, KeyUnusable, NotAuthentic
+from kernel_runtime.store.keys import Keys
+from kernel_runtime.store.loading import after_restart, whole
 from kernel_runtime.store.origins import Origin
-from kernel_runtime.store.paths import private_directory, private_file, sync
+from kernel_runtime.store.paths import private_directory
+from kernel_runtime.store.signatures import Signatures
 from kernel_runtime.timeline.documents import Looks, Verdict
 from kernel_runtime.timeline.model import (
-    VOLATILE_ENGINES,
     Capture,
     Checkpoint,
     Summary,
     new_id,
 )
 from kernel_runtime.timeline.tree import Timeline, TimelineState
-
-FILE_NAME: Final = "timelines.sqlite"
-BUSY_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -83,83 +71,31 @@ def open_store(directory: Path, keys: Keys | None = None) -> Store:
     private_directory(directory)
     private_directory(directory / "locks")
     reserve.keep(directory)
-    return reserve.used_for(directory, lambda: _open(directory, keys or Keys()))
-
-
-def _open(directory: Path, keys: Keys) -> Store:
-    path = directory / FILE_NAME
-    columns = Columns(cipher_of(directory))
-    if _is_emptied(path):
-        raise DatabaseDamaged(path, "it is empty, and content that it listed is still there")
-    # SQLite gives its journal files the mode of the database file.
-    private_file(path)
-    connection = sqlite3.connect(
-        path,
-        timeout=BUSY_TIMEOUT_S,
-        isolation_level=None,
-        check_same_thread=False,
-        factory=Connection,
-    )
-    connection.columns = columns
-    try:
-        wal = not filesystem_type.is_network(directory)
-        asked = f"PRAGMA journal_mode = {'WAL' if wal else 'TRUNCATE'}"
-        # what SQLite could do there, not what it was told to do
-        journal = str(connection.execute(asked).fetchone()[0])
-        wal = journal == "wal"
-        connection.execute(f"PRAGMA synchronous = {'NORMAL' if wal else 'FULL'}")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute(f"PRAGMA journal_size_limit = {16 << 20}")
-        schema.prepare(connection, path)
-    except (sqlite3.Error, OSError) as error:
-        connection.close()
-        raise _failed(path, error) from error
-    except BaseException:
-        connection.close()
-        raise
-    return Store(directory, connection, keys, syncs_by_itself=not wal, journal=journal)
-
-
-def _is_emptied(path: Path) -> bool:
-    """Whether there is a database without a byte beside blobs: SQLite would take it for a new one,
-    and the next collection would free all of them."""
-    parts = (path, path.with_name(f"{path.name}-wal"))
-    if not path.exists() or any(part.stat().st_size for part in parts if part.exists()):
-        return False
-    places = (path.parent, path.parent / "namespaces")
-    return any(True for place in places for _ in place.glob("blobs/*/*"))
+    return reserve.used_for(directory, lambda: Store(DatabaseFile(directory), keys or Keys()))
 
 
 class Store:
     """An open database. Made by ``open_store``."""
 
-    def __init__(
-        self,
-        directory: Path,
-        connection: Connection,
-        keys: Keys,
-        *,
-        syncs_by_itself: bool,
-        journal: str,
-    ) -> None:
-        self.directory = directory
-        self.journal = journal
-        """As ``PRAGMA journal_mode`` names it: ``wal``, ``truncate``."""
-        self._connection = connection
+    def __init__(self, file: DatabaseFile, keys: Keys) -> None:
+        self.directory = file.path.parent
+        self._file = file
+        self._connection = file.connection
         self._keys = keys
-        self._doubtful: set[str] = set()
-        self._is_uncertain = False
-        self._syncs_by_itself = syncs_by_itself
-        self._lock = threading.RLock()
+        self._signatures = Signatures(file, keys)
         self._timelines: set[str] = set()
 
     def close(self) -> None:
         """Give back the timelines and close the database; the second call does nothing."""
-        with self._lock:
+        with self._file.closing():
             for id in self._timelines:
                 locks.release(self._lock_path(id))
             self._timelines.clear()
-            self._connection.close()
+
+    @property
+    def journal(self) -> str:
+        """As ``PRAGMA journal_mode`` names it: ``wal``, ``truncate``."""
+        return self._file.journal
 
     # -- timelines --------------------------------------------------------------------------
 
@@ -171,7 +107,7 @@ class Store:
         Raises TimelineInUse if another kernel has it.
         """
         raw_path = None if path is None else os.fsencode(os.path.realpath(path))
-        with self._transaction():
+        with self._file.transaction():
             row = None
             if raw_path is not None:
                 row = self._connection.execute(
@@ -197,7 +133,7 @@ class Store:
 
         Raises TimelineInUse if a kernel has it, StoreError if there is none.
         """
-        with self._transaction():
+        with self._file.transaction():
             row = self._connection.execute(
                 "SELECT id, head, last_safety, next_number FROM timelines WHERE id = ?", (id,)
             ).fetchone()
@@ -223,25 +159,25 @@ class Store:
     def _load(self, state: TimelineState, epoch: str) -> Timeline:
         """Read it, with captures that ended with their supervisor written as that."""
         found = self._checkpoints(state.id)
-        self._note_doubtful(state.id, found)
-        timeline = Timeline(*_whole(state, found))
+        self._signatures.note_doubtful(state.id, found)
+        timeline = Timeline(*whole(state, found))
         for checkpoint in list(timeline):
-            captures = tuple(_after_restart(c, checkpoint, epoch) for c in checkpoint.captures)
+            captures = tuple(after_restart(c, checkpoint, epoch) for c in checkpoint.captures)
             if captures != checkpoint.captures:
                 changed = timeline.replace(checkpoint.id, captures=captures)
-                keys = self._keys_for(changed)
+                keys = self._signatures.keys_for(changed)
                 rows.write_captures(self._connection, state.id, changed, keys)
         return timeline
 
     def timelines(self) -> list[TimelineInfo]:
         """All timelines of the store, oldest first."""
-        with self._reading():
+        with self._file.reading():
             found = self._connection.execute(
                 "SELECT id, path, kernel_name, created_at,"
                 " (SELECT count(*) FROM checkpoints WHERE timeline = timelines.id), looks, origin"
                 " FROM timelines ORDER BY rowid"
             ).fetchall()
-        with self._decoding():
+        with self._file.decoding():
             return [
                 TimelineInfo(
                     id=id,
@@ -258,14 +194,14 @@ class Store:
 
     def look_at(self, id: str) -> Timeline:
         """A timeline as it is now, to read only: a kernel may have it. Raises StoreError."""
-        with self._transaction():
+        with self._file.transaction():
             row = self._connection.execute(
                 "SELECT id, head, last_safety, next_number FROM timelines WHERE id = ?", (id,)
             ).fetchone()
             if row is None:
                 raise StoreError(f"The store {self.directory} has no timeline {id} any more.")
             found = self._checkpoints(id)
-            return Timeline(*_whole(TimelineState(*row), found))
+            return Timeline(*whole(TimelineState(*row), found))
 
     def forget(self, id: str) -> Purged | None:
         """Delete a timeline with all of its checkpoints; None if a kernel has it.
@@ -276,7 +212,7 @@ class Store:
 
     def purge(self) -> list[Purged]:
         """Delete the timelines without a notebook whose supervisor is gone."""
-        with self._reading():
+        with self._file.reading():
             found = self._connection.execute(
                 "SELECT id FROM timelines WHERE path IS NULL AND looks IS NULL AND origin IS NULL"
             ).fetchall()
@@ -287,7 +223,7 @@ class Store:
         if not locks.acquire(lock):
             return None
         try:
-            with self._transaction(durable=True):
+            with self._file.transaction(durable=True):
                 checkpoints = self._checkpoints(id)
                 captures = [c for checkpoint in checkpoints for c in checkpoint.captures]
                 self._connection.execute("DELETE FROM timelines WHERE id = ?", (id,))
@@ -302,17 +238,17 @@ class Store:
 
         `load_timeline` finds it there afterwards. Raises StoreError; then nothing was changed.
         """
-        with self._transaction():
+        with self._file.transaction():
             return filing.settle(self._connection, present, kernel_name, self._has)
 
     def renamed(self, path: str, kernel_name: str) -> str | None:
         """Where the notebook is now that had this path, if that is known."""
-        with self._reading():
+        with self._file.reading():
             return filing.renamed(self._connection, os.path.realpath(path), kernel_name)
 
     def note_looks(self, id: str, looks: Looks) -> None:
         """Keep what a timeline's notebook looks like; its path too, unless that is another's."""
-        with self._transaction():
+        with self._file.transaction():
             filing.note_looks(self._connection, id, looks)
 
     def file_under(self, id: str, path: str | None, origin: Origin | None) -> None:
@@ -320,7 +256,7 @@ class Store:
 
         Raises TimelineInUse if a kernel has one of the two, StoreError.
         """
-        with self._transaction():
+        with self._file.transaction():
             filing.file_under(self._connection, id, path, origin, self._has)
 
     def insert(
@@ -335,7 +271,7 @@ class Store:
         Raises StoreError.
         """
         keys = self._keys if origin.trusted else None
-        with self._transaction(durable=True):
+        with self._file.transaction(durable=True):
             self._connection.execute(
                 "INSERT INTO timelines (id, kernel_name, created_at, head, next_number, origin)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
@@ -384,7 +320,7 @@ class Store:
 
     def _save(self, state: TimelineState, given: list[Checkpoint], gone: list[str]) -> None:
         self._refuse_plain()
-        with self._transaction(durable=any(not c.is_auto for c in given)):
+        with self._file.transaction(durable=any(not c.is_auto for c in given)):
             updated = self._connection.execute(
                 "UPDATE timelines SET head = ?, last_safety = ?, next_number = ? WHERE id = ?",
                 (state.head, state.last_safety, state.next_number, state.id),
@@ -399,7 +335,7 @@ class Store:
                 "DELETE FROM checkpoints WHERE id = ?", [(id,) for id in gone]
             )
             for checkpoint in given:
-                keys = self._keys_for(checkpoint)
+                keys = self._signatures.keys_for(checkpoint)
                 rows.write_checkpoint(self._connection, state.id, checkpoint, keys)
 
     def rewrite(self, state: TimelineState, checkpoints: Iterable[Checkpoint]) -> None:
@@ -409,84 +345,44 @@ class Store:
         ``write_anew``. Works on a full disk. Raises StoreError, and then nothing was written.
         """
         given = [replace(one, variables=dict(one.variables)) for one in checkpoints]
-        with self._reading():
-            self._connection.execute("PRAGMA secure_delete = ON")
+        self._file.overwrite_deleted()
         self.save(state, given, deleted_ids=[one.id for one in given])
-
-    def write_anew(self) -> None:
-        """Write the database's file anew, so that nothing that was deleted is left in it.
-
-        Needs twice its room for a moment, and that nobody else is in a transaction. Raises
-        StoreError; the file is as it was.
-        """
-        with self._reading():
-            busy = self._fold_log()
-            self._connection.execute("VACUUM")
-            if self._fold_log() or busy:
-                raise refused(
-                    self.directory / FILE_NAME,
-                    "another program reads it, so its log could not be emptied",
-                    "Do it again when no kernel runs.",
-                )
-
-    def _fold_log(self) -> bool:
-        """Bring the log into the file and cut it to nothing; whether somebody was in the way."""
-        if self._syncs_by_itself:
-            return False
-        (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        return bool(busy)
 
     def references(self, kind: str, engine: str | None = None) -> set[str]:
         """Every ``ref`` that some capture of that kind (and engine) still needs, in all
         timelines; what they do not name any more may be deleted, see ``settle``."""
         self.settle()
-        with self._reading():
+        with self._file.reading():
             found = self._connection.execute(
                 "SELECT ref FROM captures WHERE kind = ?1 AND (?2 IS NULL OR engine = ?2)"
                 " AND ref IS NOT NULL AND state IN ('ready', 'pending')",
                 (kind, engine),
             )
             stored = [ref for (ref,) in found]
-        with self._decoding():
+        with self._file.decoding():
             return {name for ref in stored if (name := self._connection.columns.read_ref(ref))}
 
     def settle(self) -> None:
-        """Make what was committed so far outlive a power cut. Raises StoreError.
+        """Make what was committed so far outlive a power cut: see ``DatabaseFile.settle``."""
+        self._file.settle()
 
-        Must be called between a commit and the deletion of what was needed before it: else the
-        old rows could come back without their data.
-        """
-        if not self._syncs_by_itself:
-            reserve.used_for(self.directory, self._settle)
-
-    def _settle(self) -> None:
-        if self._is_uncertain:
-            # What a failed commit left in the log could come to life when that is read anew.
-            # The next commit is written over it.
-            with self._transaction():
-                self._connection.execute("UPDATE timelines SET next_number = next_number")
-        try:
-            # SQLite holds no lock on this file that closing it here would drop.
-            with suppress(FileNotFoundError):
-                sync(self.directory / f"{FILE_NAME}-wal")
-            sync(self.directory)
-        except OSError as error:
-            raise refused(self.directory / FILE_NAME, error) from error
+    def write_anew(self) -> None:
+        """Leave nothing in the file that was deleted: see ``DatabaseFile.write_anew``."""
+        self._file.write_anew()
 
     def variables(self, checkpoint_id: str) -> Mapping[str, Summary]:
         """The summaries that were saved with a checkpoint; empty if it is gone."""
-        with self._reading():
+        with self._file.reading():
             row = self._connection.execute(
                 "SELECT variables FROM checkpoints WHERE id = ?", (checkpoint_id,)
             ).fetchone()
-        with self._decoding():
+        with self._file.decoding():
             columns = self._connection.columns
             return rows.unpack_variables(row[0], columns, checkpoint_id) if row else {}
 
     def problems(self) -> list[str]:
         """What is wrong with the database, as sentences. Reads all of it."""
-        with self._lock:
-            return list(integrity.problems(self._connection))
+        return self._file.problems()
 
     def seal_rows(self) -> int:
         """Seal what was written before the store was encrypted; the number of values.
@@ -494,7 +390,7 @@ class Store:
         The file is written anew, so that nothing of them is left in its free pages. No other
         process may use the store. Raises StoreError; what is sealed by then stays so.
         """
-        with self._transaction(durable=True):
+        with self._file.transaction(durable=True):
             count = seal_rows(self._connection)
         self.write_anew()
         return count
@@ -504,24 +400,13 @@ class Store:
     @property
     def groups(self) -> Groups:
         """The groups of sessions."""
-        return Groups(self._connection, self._transaction, self._reading_and_decoding)
+        return Groups(self._file)
 
     # -- signatures -------------------------------------------------------------------------
 
     def authenticate(self, timeline_id: str, checkpoint: Checkpoint) -> None:
-        """Return if a session of this user's has stored this checkpoint with these captures.
-
-        Must be called before a session is loaded from one of its captures. Raises NotAuthentic,
-        NotTrusted, KeyUnusable, StoreError.
-        """
-        with self._reading():
-            row = self._connection.execute(
-                "SELECT signature FROM seals WHERE checkpoint = ?", (checkpoint.id,)
-            ).fetchone()
-        with self._decoding():
-            read = self._connection.columns.read
-            signature = read("seals.signature", row[0], checkpoint.id) if row else None
-        self._check(timeline_id, checkpoint, signature)
+        """Return if a session of this user's has stored it: see ``Signatures.authenticate``."""
+        self._signatures.authenticate(timeline_id, checkpoint)
 
     def trust(self, timeline_id: str) -> None:
         """Sign all checkpoints of a timeline as they are now: a person trusts what they name.
@@ -529,131 +414,17 @@ class Store:
         Raises StoreError, KeyUnusable, and then nothing was signed.
         """
         self._keys.sign("", b"")  # without a key nothing is begun
-        with self._transaction(durable=True):
-            for checkpoint in self._checkpoints(timeline_id):
-                rows.write_captures(self._connection, timeline_id, checkpoint, self._keys)
-                self._doubtful.discard(checkpoint.id)
+        with self._file.transaction(durable=True):
+            self._signatures.sign(timeline_id, self._checkpoints(timeline_id))
 
-    def _check(self, timeline_id: str, checkpoint: Checkpoint, signature: str | None) -> None:
-        text = rows.signed_text(timeline_id, checkpoint)
-        self._keys.check(rows.PURPOSE, text, signature, f"Checkpoint #{checkpoint.number}")
-
-    def _note_doubtful(self, timeline_id: str, checkpoints: Iterable[Checkpoint]) -> None:
-        """Those that somebody else wrote or altered must not be signed when they are saved."""
-        seals = rows.read_seals(self._connection, timeline_id)
-        for checkpoint in checkpoints:
-            if checkpoint.has_durable_session:
-                try:
-                    seal = seals.get(checkpoint.id)
-                    self._check(timeline_id, checkpoint, seal.signature if seal else None)
-                except (NotAuthentic, KeyUnusable):
-                    self._doubtful.add(checkpoint.id)
-
-    def _keys_for(self, checkpoint: Checkpoint) -> Keys | None:
-        return None if checkpoint.id in self._doubtful else self._keys
-
-    # -- transactions -----------------------------------------------------------------------
+    # -- details ----------------------------------------------------------------------------
 
     def _lock_path(self, timeline_id: str) -> Path:
         return self.directory.resolve() / "locks" / f"{timeline_id}.lock"
 
     def _checkpoints(self, timeline_id: str) -> list[Checkpoint]:
-        with self._decoding():
+        with self._file.decoding():
             return rows.read_checkpoints(self._connection, timeline_id, self.variables)
-
-    @contextmanager
-    def _decoding(self) -> Iterator[None]:
-        try:
-            yield
-        except (ValueError, TypeError, KeyError, zlib.error) as error:
-            raise DatabaseDamaged(self.directory / FILE_NAME, error) from error
-
-    @contextmanager
-    def _reading_and_decoding(self) -> Iterator[None]:
-        with self._decoding(), self._reading():
-            yield
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        with self._lock:
-            try:
-                yield
-            except (sqlite3.Error, Altered) as error:
-                raise _failed(self.directory / FILE_NAME, error) from error
-
-    @contextmanager
-    def _transaction(self, *, durable: bool = False) -> Iterator[None]:
-        with self._reading():
-            # It can be changed between transactions only.
-            syncs_more = durable and not self._syncs_by_itself
-            if syncs_more:
-                self._connection.execute("PRAGMA synchronous = FULL")
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield
-                    self._is_uncertain = True
-                    self._connection.execute("COMMIT")
-                    self._is_uncertain = False
-                except BaseException:
-                    # SQLite rolls back by itself after some errors (a full disk): the first error
-                    # must not be hidden by a second.
-                    if self._connection.in_transaction:
-                        self._connection.execute("ROLLBACK")
-                    raise
-            finally:
-                if syncs_more:
-                    self._connection.execute("PRAGMA synchronous = NORMAL")
-
-
-def _whole(
-    state: TimelineState, checkpoints: Sequence[Checkpoint]
-) -> tuple[TimelineState, list[Checkpoint]]:
-    """A timeline that can be read although a checkpoint of it is gone: its children move up."""
-    known: set[str] = set()
-    found: list[Checkpoint] = []
-    for checkpoint in checkpoints:
-        if checkpoint.parent is not None and checkpoint.parent not in known:
-            checkpoint = replace(checkpoint, parent=found[-1].id if found else None)
-        found.append(checkpoint)
-        known.add(checkpoint.id)
-    newest = found[-1] if found else None
-    if state.head is not None and state.head not in known:
-        state = replace(state, head=newest.id if newest else None)
-    if state.last_safety is not None and state.last_safety not in known:
-        state = replace(state, last_safety=None)
-    if newest is not None and newest.number >= state.next_number:
-        state = replace(state, next_number=newest.number + 1)
-    return state, found
-
-
-def _after_restart(capture: Capture, checkpoint: Checkpoint, epoch: str) -> Capture:
-    """What is left of a capture when another supervisor than its own takes the timeline."""
-    if checkpoint.coordinate.epoch == epoch:
-        return capture
-    if capture.engine in VOLATILE_ENGINES and capture.state in ("ready", "pending"):
-        return replace(capture, state="evicted", bytes=0, error="the kernel was restarted")
-    if capture.state == "pending":
-        return replace(capture, state="failed", error="the kernel ended before it was ready")
-    return capture
-
-
-def _failed(path: Path, error: sqlite3.Error | OSError | Altered) -> StoreError:
-    """What to tell: that the file is damaged, or that it cannot be used now."""
-    # SQLITE_CORRUPT and SQLITE_NOTADB, and text that is none; the codes themselves are to be had
-    # from Python 3.11 on.
-    damage = ("malformed", "not a database", "decode to UTF-8")
-    if isinstance(error, Altered):
-        return DatabaseDamaged(path, error)
-    if isinstance(error, sqlite3.Error) and any(text in str(error) for text in damage):
-        return DatabaseDamaged(path, error)
-    if "database is locked" in str(error):
-        return refused(
-            path,
-            f"another program has it locked, for more than {BUSY_TIMEOUT_S:.0f} seconds now",
-            "Nothing was changed: try again; `fuser -v` with that path names the program.",
-        )
-    return refused(path, error)
 
 
 def _now() -> str:

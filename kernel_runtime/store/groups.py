@@ -6,13 +6,12 @@ A record is written in one transaction: it is there whole, or not at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-from kernel_runtime.store.columns import Connection
+from kernel_runtime.store.database_file import DatabaseFile
 from kernel_runtime.timeline.groups import (
     Alone,
     Group,
@@ -31,15 +30,10 @@ _GROUP = "SELECT id, name, created_at, details FROM groups"
 class Groups:
     """What ``Store.groups`` gives. Every method raises StoreError: then nothing was written."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        transaction: Callable[..., AbstractContextManager[None]],
-        reading: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self._connection = connection
-        self._transaction = transaction
-        self._reading = reading
+    def __init__(self, file: DatabaseFile) -> None:
+        self._connection = file.connection
+        self._transaction = file.transaction
+        self._reading = file.reading_and_decoding
 
     def all(self) -> list[Group]:
         """By name."""

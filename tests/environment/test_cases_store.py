@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from environment_tools import checkpoint
 
-from kernel_runtime.store.database import FILE_NAME
+from kernel_runtime.store.database_file import FILE_NAME
 from tests.kernel.durable_world import durable
 
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_runtime.errors import BadRequest
-from kernel_runtime.store.database import FILE_NAME, open_store
+from kernel_runtime.store.database import open_store
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.errors import DatabaseDamaged, StoreError
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.timeline.groups import (

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from kernel_runtime.store.database import BUSY_TIMEOUT_S, FILE_NAME, open_store
+from kernel_runtime.store.database import open_store
+from kernel_runtime.store.database_file import BUSY_TIMEOUT_S, FILE_NAME
 from kernel_runtime.store.file_digests import KeptDigests, key_of
 from kernel_runtime.store.keys import Keys
 from tests.kernel.durable_world import durable, image, kill

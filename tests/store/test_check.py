@@ -14,7 +14,7 @@ import pytest
 from store_world import Session, leave_store
 
 from jupyter_timetravel import cli
-from kernel_runtime.store.database import FILE_NAME
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.keys import Keys
 

@@ -21,7 +21,8 @@ from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.store import encryption
 from kernel_runtime.store.blobs import BlobDamaged, BlobNotStored, BlobStore
 from kernel_runtime.store.cipher import Altered, Cipher
-from kernel_runtime.store.database import FILE_NAME, open_store
+from kernel_runtime.store.database import open_store
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.encryption import EncryptionLocked, EncryptionRefused, Secret
 from kernel_runtime.store.errors import DatabaseDamaged, StoreError

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from store_world import Session
 
-from kernel_runtime.store.database import FILE_NAME, open_store
+from kernel_runtime.store.database import open_store
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.errors import DatabaseDamaged, StoreError
 
 
@@ -39,7 +40,7 @@ def test_an_empty_database_of_an_empty_store_is_a_new_one(tmp_path: Path) -> Non
 def test_one_that_another_program_has_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernel_runtime.store.database.BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("kernel_runtime.store.database_file.BUSY_TIMEOUT_S", 0.1)
     session = Session(tmp_path)
     session.checkpoint()
     session.store.close()

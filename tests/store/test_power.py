@@ -20,7 +20,8 @@ from store_world import Session
 
 from kernel_runtime.engines.workspace.snapshots import reachable
 from kernel_runtime.store.blobs import BlobStore
-from kernel_runtime.store.database import FILE_NAME, open_store
+from kernel_runtime.store.database import open_store
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.digests import Digest
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.namespaces import NamespaceStore

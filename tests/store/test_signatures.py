@@ -10,7 +10,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from kernel_runtime.store.database import FILE_NAME, open_store
+from kernel_runtime.store.database import open_store
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.keys import Keys, NotAuthentic, NotTrusted
 from kernel_runtime.timeline import Capture, Coordinate

@@ -15,7 +15,8 @@ import pytest
 
 from kernel_runtime.linux import boot_id
 from kernel_runtime.store import filesystem_type, locks, schema
-from kernel_runtime.store.database import FILE_NAME, open_store
+from kernel_runtime.store.database import open_store
+from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.errors import StoreError, TimelineInUse
 from kernel_runtime.store.paths import (
     SOCKET_NAME_LENGTH,
