@@ -183,7 +183,7 @@ class ExecutorKernel(IPythonKernel):
 
     def _handled(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self.timetravel.effects.flush()  # nobody waits for this: the reply is out
+        self.timetravel.request_done()  # nobody waits for this: the reply is out
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """The supervisor holds the queue and aborts it."""

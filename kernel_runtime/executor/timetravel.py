@@ -41,6 +41,9 @@ _FAULTS_LEARNT_FROM = 200
 _HURRY_S = 0.01
 """Seconds: requests that come this soon after a freeze leave no time to make pages ready."""
 
+_AHEAD_S = 0.02
+"""Seconds: what was looked up that long ago may have been changed by a thread or a task since."""
+
 
 class TimeTravel:
     """Answers the supervisor's commands and sends it the magics' requests."""
@@ -63,6 +66,9 @@ class TimeTravel:
         self._hurried = False
         self._faults = 0
         self._fault_s = 0.0
+        self._freeze_follows = False
+        self._ahead: dict[str, Any] = {}
+        self._ahead_until = 0.0
         self.directory: str | None = None
         """The working one at the last freeze."""
         self.effects = Effects(link)
@@ -86,6 +92,16 @@ class TimeTravel:
         """A client's request was read. Back to back, there is no time between cells to be used."""
         self._hurried = time.monotonic() - self._frozen_at < _HURRY_S
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        self._ahead_until = 0.0
+
+    def request_done(self) -> None:
+        """The reply is out. What a freeze will ask for is looked up while the supervisor reads it,
+        if one came after the request before."""
+        self.effects.flush()
+        if self._freeze_follows:
+            self._ahead = self._summary()
+            self._ahead_until = time.monotonic() + _AHEAD_S
+        self._freeze_follows = False
 
     def cell_begins(self) -> None:
         """What it does outside of the session is noted from now on."""
@@ -158,7 +174,9 @@ class TimeTravel:
         interval = sys.getswitchinterval()
         try:
             self.effects.flush()  # else the frozen process would tell of them once more
-            summary = self._summary()
+            is_known = time.monotonic() < self._ahead_until
+            summary = self._ahead if is_known else self._summary()
+            self._ahead_until, self._freeze_follows = 0.0, not move
             faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
             # pages that the cell wrote first since the checkpoint before, at what one costs here
             cow_tax_ms = faults * self._fault_s * 1e3

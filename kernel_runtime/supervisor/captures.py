@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,11 @@ if TYPE_CHECKING:
 
 _PUBLISH_S = 20.0
 
+_CELLS_FIRST_S = 0.1
+"""Seconds at most that the writing of a checkpoint is put off while cells run."""
+
+_LOOK_S = 0.02
+
 
 class Captures:
     """The captures of one session's checkpoints, in memory and in the store."""
@@ -23,6 +31,7 @@ class Captures:
         self.publishing: set[asyncio.Task[Any]] = set()
         """What writes new checkpoints into the store just now."""
         self._tidying = asyncio.Lock()
+        self._awaited = 0
 
     # Frozen processes
 
@@ -93,6 +102,7 @@ class Captures:
 
     async def _publish(self, id: str) -> None:
         session = self._session
+        await self._cells_first(id)
         # what a checkpoint names must be on the disk before the database names it
         ready = list(session.persistence.unpublished)
         await asyncio.gather(
@@ -113,17 +123,41 @@ class Captures:
             await session.package_steps.learn(session.timeline[id])
         await session.under_dmtcp.thin()
 
+    async def _cells_first(self, id: str) -> None:
+        """Where cells come one after the other, they have the machine: what they leave behind is
+        written a moment later, together."""
+        session = self._session
+        end = time.monotonic() + _CELLS_FIRST_S
+        while (
+            id in session.timeline
+            and session.timeline[id].is_auto
+            and not (self._awaited or session.is_ending or session.router.at_rest)
+            and time.monotonic() < end
+        ):
+            await asyncio.sleep(_LOOK_S)
+
     async def published(self, id: str) -> None:
         """Wait until a checkpoint is in the store as it is now, or could not be written."""
         session = self._session
-        while id in session.persistence.unpublished and self.publishing:
-            await asyncio.wait(self.publishing)
+        with self._awaiting():
+            while id in session.persistence.unpublished and self.publishing:
+                await asyncio.wait(self.publishing)
         await session.persistence.written()
 
     async def all_published(self) -> None:
         """Wait for what is being written, 20 seconds at most."""
         if self.publishing:
-            await asyncio.wait(self.publishing, timeout=_PUBLISH_S)
+            with self._awaiting():
+                await asyncio.wait(self.publishing, timeout=_PUBLISH_S)
+
+    @contextmanager
+    def _awaiting(self) -> Iterator[None]:
+        """Somebody waits: nothing is put off."""
+        self._awaited += 1
+        try:
+            yield
+        finally:
+            self._awaited -= 1
 
     # The environment's layers
 
