@@ -371,15 +371,9 @@ class OverlayEngine:
             and not rootdir.is_changed(str(self.directory.path))
         )
 
-    async def refresh(self, path: str) -> bool:
-        """Show what the host has changed at a path; False: it was changed inside, so not now."""
-        root = self.plan.root_of(path)
-        if root is None or root.path not in self.state.uppers:
-            return True
-        answer = await self._init.request("refresh", root=root.path)
-        self._take_uppers(answer["uppers"])
-        self._write()
-        return bool(answer["done"])
+    async def refresh(self) -> None:
+        """Show what the host has changed below. Raises SandboxError."""
+        await self._init.request("refresh")
 
     # -- looking ----------------------------------------------------------------------------
 
