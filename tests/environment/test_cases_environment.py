@@ -353,7 +353,6 @@ def test_07_dpkg_killed_in_the_middle(start, deb):
     )
     broken = notebook.run("!dpkg --audit; getent passwd ttuser").out
     assert "tt-a" in broken and "ttuser:" in broken
-    assert "dpkg was interrupted" in notebook.run("!apt-get -s install hello 2>&1 | tail -2").out
     assert notebook.run("books() == clean").result == "False"
     notebook.run(f"%restore {a}")
     differ = "now = books(); print([p for p in {*clean, *now} if clean.get(p) != now.get(p)])"
