@@ -2,23 +2,29 @@
 
     python examples/run.py [NOTEBOOK …] [--kernel NAME] [--save DIRECTORY]
 
-Each notebook is executed by nbclient in a folder of its own, so that nothing here changes. The time
-beside a cell is what a client sees: from sending it to the kernel being idle again.
+Each notebook is executed by nbclient in a folder of its own, with a home directory and a store of
+its own, so that nothing here changes: that is checked, for that home and for the Python environment
+that this program runs from, by a full listing with digests before and after. The time beside a cell
+is what a client sees: from sending it to the kernel being idle again.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import re
+import shutil
 import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from listing import differences, listing
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
@@ -74,7 +80,44 @@ class Story:
             print(f"{INDENT}… {len(lines) - LONGEST_OUTPUT} more lines")
 
 
-def run(notebook: Path, kernel: str | None, save: Path | None) -> bool:
+@contextlib.contextmanager
+def own_home() -> Iterator[tuple[Path, dict[str, str]]]:
+    """A home directory that may be lost, and the environment variables of kernels that have it.
+
+    It lies in the user's own, as /tmp is not covered by time travel.
+    """
+    with tempfile.TemporaryDirectory(prefix=".timetravel-example-", dir=Path.home()) as made:
+        home = Path(made) / "home"
+        home.mkdir(mode=0o700)
+        (home / "letters").mkdir()
+        (home / "letters" / "first.txt").write_text("do not lose this\n")
+        environment = {
+            **os.environ,
+            "HOME": str(home),
+            "TIMETRAVEL_EXAMPLE_HOME": str(home),  # for the notebooks: this one may be deleted
+            "JUPYTER_TIMETRAVEL_STORE": f"{made}/store",
+            "JUPYTER_TIMETRAVEL_KEYS": f"{made}/keys",
+            "IPYTHONDIR": f"{made}/ipython",
+            "JUPYTER_RUNTIME_DIR": f"{made}/runtime",
+            "MPLCONFIGDIR": f"{made}/matplotlib",
+            "PYTHONDONTWRITEBYTECODE": "1",  # the supervisor's own imports
+        }
+        try:
+            yield home, environment
+        finally:
+            _let_go(Path(made))
+
+
+def _let_go(made: Path) -> None:
+    """Layers of the store may hold directories that forbid to be removed."""
+    for parent, names, _ in os.walk(made):
+        for path in (os.path.join(parent, name) for name in names):
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    shutil.rmtree(made / "store", ignore_errors=True)
+
+
+def run(notebook: Path, kernel: str | None, save: Path | None, environment: dict[str, str]) -> bool:
     """Execute one notebook and tell its story; say whether every cell did what it should."""
     document = nbformat.read(notebook, as_version=4)
     story = Story(document.cells)
@@ -88,7 +131,7 @@ def run(notebook: Path, kernel: str | None, save: Path | None) -> bool:
             on_cell_executed=story.on_cell_executed,
         )
         try:
-            client.execute()
+            client.execute(env=environment)
         except CellExecutionError as error:
             print(f"\n{notebook.name}: a cell failed.\n{error}", file=sys.stderr)
             return False
@@ -106,8 +149,20 @@ def main() -> int:
     parser.add_argument("--save", type=Path, help="write the executed notebooks into this folder")
     args = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    results = [run(notebook, args.kernel, args.save) for notebook in args.notebooks]
-    return 0 if all(results) else 1
+    with own_home() as (home, environment):
+        watched = (Path(sys.prefix), home)
+        before = listing(*watched)
+        results = [run(path, args.kernel, args.save, environment) for path in args.notebooks]
+        changed = differences(before, listing(*watched))
+    print("\n== Has this machine changed?")
+    print(
+        f"{len(before)} files and folders of {watched[0]} and of the home directory of these "
+        "notebooks were listed before and after, with digests of their content: "
+        + (f"{len(changed)} differ." if changed else "nothing differs.")
+    )
+    for path in changed[:LONGEST_OUTPUT]:
+        print(f"{INDENT}{path}")
+    return 0 if all(results) and not changed else 1
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     {"op": "capture", "id": n, "executor": p, "keep": [pids], "root_layer": "…", "by_copy": false}
         + [descriptor]
     {"op": "restore", "id": n, "stacks": {…}, "root_layer": "…"}
-    {"op": "refresh", "id": n, "root": "…"}       see what the host has changed beneath
+    {"op": "refresh", "id": n}                    see what the host has changed beneath
     {"op": "merge", "id": n, "layers": [newest first]}      in a process of its own
     {"op": "merged", "id": n, "root": "…", "old": [layers], "new": layer}
 
@@ -168,12 +168,8 @@ class EnvironmentOperations:
                 raise
 
     def op_refresh(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        mounts = self._there().mounts
-        root = mounts.roots[request["root"]]
-        done = not any(one is root for one in mounts.changed())
-        if done:
-            mounts.refresh(root)
-        return {"done": done, "uppers": self._uppers()}
+        self._there().mounts.refresh()
+        return {}
 
     def op_merge(self, request: dict[str, Any], fds: list[int]) -> None:
         mounts = self._there().mounts

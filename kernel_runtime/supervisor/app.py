@@ -67,6 +67,9 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
         else:
             self._write_own_file = True
 
+    def migrate_config(self) -> None:
+        """Not a kernel's to do, and it fails where the home cannot be written."""
+
     def start(self) -> None:
         """Run until shut down. Exit status START_FAILED if the kernel cannot be set up."""
         # a thread that looks at files must not hold up each step of the loop for 5 ms

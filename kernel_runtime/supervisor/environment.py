@@ -341,20 +341,19 @@ class Environment:
         state.since_ns = time.time_ns()
         return [*beneath, *behind]
 
-    async def follow_resolver(self, lock: asyncio.Lock) -> None:
-        """Let names resolve when the host has moved to another network: see resolv.conf(5)."""
-        known = followed.stamps()
+    async def follow_host(self) -> None:
+        """Let cells see what others change on the host, within seconds, also while a cell runs.
+
+        A file that is saved in an editor, copied from elsewhere or waited for; and the resolver's
+        settings when the host has moved to another network.
+        """
         while self.engine is not None:
             await asyncio.sleep(_FOLLOW_S)
-            now = followed.stamps()
-            changed = [path for path in {*known, *now} if known.get(path) != now.get(path)]
-            if changed and self.engine is not None:
-                try:
-                    async with lock:
-                        done = [await self.engine.refresh(path) for path in changed]
-                except SandboxError:
-                    return  # the session ends
-                known = now if all(done) else known
+            try:
+                if self.engine is not None:
+                    await self.engine.refresh()
+            except SandboxError:
+                return  # the session ends
 
     # -- upkeep -----------------------------------------------------------------------------
 

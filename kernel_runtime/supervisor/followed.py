@@ -1,7 +1,7 @@
 """/etc/resolv.conf and /etc/hosts: they follow the machine, unless the session has its own.
 
-A laptop moves to another network while a session runs. What the session has not touched is looked
-at again; what it has changed itself is its own and stays, so a restore may bring back settings of
+A laptop moves to another network while a session runs. What the session has not touched it sees as
+it is now; what it has changed itself is its own and stays, so a restore may bring back settings of
 a network that is gone. That is said.
 """
 
@@ -19,15 +19,6 @@ FOLLOWED: Final = ("/etc/resolv.conf", "/etc/hosts")
 _LINKS_MOST: Final = 10
 _LARGEST: Final = 1 << 20
 """Bytes that are compared."""
-
-
-def stamps() -> dict[str, tuple[int, int]]:
-    """What tells whether the files that are followed have changed, with all that they link to."""
-    found: dict[str, tuple[int, int]] = {}
-    for path in FOLLOWED:
-        for place, st in _chain(path):
-            found[place] = (st.st_ino, st.st_mtime_ns)
-    return found
 
 
 def left_behind(views: Mapping[str, Stack], since_ns: int) -> list[str]:

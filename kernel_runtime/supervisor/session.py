@@ -216,7 +216,7 @@ class Session:
 
     async def _look_after_environment(self) -> None:
         """What a kernel that was killed has left behind; what the host has changed meanwhile."""
-        self.background(self.environment.follow_resolver(self.lock))
+        self.background(self.environment.follow_host())
         await self.persistence.sweep()
         await self.durability.sweep()
         await self.images.sweep()

@@ -122,16 +122,15 @@ def base() -> Iterator[Path]:
 
 @pytest.fixture
 def session(
-    base: Path,
-    tmp_path: Path,
-    start_notebook: Callable[..., Any],
-    ability: Callable[[str, bool], None],
+    base: Path, start_notebook: Callable[..., Any], ability: Callable[[str, bool], None]
 ) -> Iterator[Session]:
     """A notebook whose kernel covers the environment; it is started."""
-    made = Session(base, start_notebook, base / "store", tmp_path / "kill-at")
-    made.start()
-    ability("overlays", made.covered())
-    yield made
+    # /tmp is the host's own inside, also for root, for whom TMPDIR may be covered
+    with tempfile.TemporaryDirectory(prefix="tt-armed-", dir="/tmp") as armed:
+        made = Session(base, start_notebook, base / "store", Path(armed) / "kill-at")
+        made.start()
+        ability("overlays", made.covered())
+        yield made
 
 
 @pytest.fixture

@@ -107,13 +107,15 @@ class Session:
 
     def needed(self) -> set[str]:
         """The layers that checkpoints in the store or the mounts refer to."""
-        state = json.loads((self.environment / "state.json").read_text())
-        found = {layer for stack in state["stacks"].values() for layer in stack}
-        found |= {*state["uppers"].values(), state["root_layer"]}
+        found: set[str] = set()
+        for path in self.environment.glob("state*.json"):  # a power cut may lead to the synced one
+            state = json.loads(path.read_text())
+            found |= {layer for stack in state["stacks"].values() for layer in stack}
+            found |= {*state["uppers"].values(), state["root_layer"]}
         for capture in self.published():
             found |= {layer for stack in capture["stacks"].values() for layer in stack}
             found.add(capture["root_layer"])
-        return found - {""}
+        return (found - {""}) & self.layers()
 
     def published(self) -> list[dict[str, Any]]:
         """The details of the environment's captures in the store."""
@@ -138,7 +140,8 @@ class Session:
         while self.layers() != self.needed() and time.monotonic() < end:
             time.sleep(0.1)
         assert self.layers() == self.needed()
-        leftovers = {"state.json", "layers", "root", ".populated", "root.json", "reserve"}
+        leftovers = {"state.json", "state.synced.json", "layers", "reserve"}
+        leftovers |= {"root", ".populated", "root.json"}
         assert set(os.listdir(self.environment)) <= leftovers
         for layer in self.layers():
             there = set(os.listdir(self.environment / "layers" / layer))

@@ -336,9 +336,11 @@ def test_07_dpkg_killed_in_the_middle(start, deb):
         "import hashlib, os, pathlib\n"
         "def books():\n"
         "    tops = ('/etc', '/var/lib/dpkg', '/var/lib/apt', '/var/cache/debconf')\n"
-        "    files = [p for t in tops for p in pathlib.Path(t).rglob('*')"
-        " if p.is_file() and not p.is_symlink()]\n"
-        "    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}\n"
+        "    paths = [p for t in tops for p in pathlib.Path(t).rglob('*')]\n"
+        "    links = {str(p): os.readlink(p) for p in paths if p.is_symlink()}\n"
+        "    files = [p for p in paths if p.is_file() and not p.is_symlink()]\n"
+        "    digests = {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}\n"
+        "    return {**links, **digests}\n"
         "clean = books()"
     )
     a = checkpoint(notebook, "apt clean")
@@ -350,7 +352,7 @@ def test_07_dpkg_killed_in_the_middle(start, deb):
         "os.killpg(p.pid, signal.SIGKILL); p.wait()"
     )
     broken = notebook.run("!dpkg --audit; getent passwd ttuser").out
-    assert "tt-a" in broken
+    assert "tt-a" in broken and "ttuser:" in broken
     assert notebook.run("books() == clean").result == "False"
     notebook.run(f"%restore {a}")
     differ = "now = books(); print([p for p in {*clean, *now} if clean.get(p) != now.get(p)])"
@@ -361,6 +363,9 @@ def test_07_dpkg_killed_in_the_middle(start, deb):
     assert [line.strip() for line in seen[:2]] == ["0", "0"] and "No such file" in seen[2]
     done = notebook.run(f"!dpkg -i {deb} >/dev/null && dpkg -s tt-a | grep ^Status")
     assert done.out.strip() == "Status: install ok installed"
+    assert notebook.run("os.readlink('/etc/alternatives/ttedit')").result == "'/bin/cat'"
+    notebook.run(f"%restore {a}")
+    assert notebook.run(differ).out == "[]"
     assert host_files("/etc", "/var/lib/dpkg", "/var/lib/apt", "/var/cache/debconf") == before
 
 

@@ -33,6 +33,8 @@ RESTORE_PLACES = [
     "restored",
 ]
 ROOT_RESTORE_PLACES = ["init: root staged", "init: root removed"]
+WHO = ["user", pytest.param("root", marks=pytest.mark.root)]
+"""As whom CI runs a test: root's sandbox has a root directory of its own, and other options."""
 
 
 def executor_of(pid: int) -> psutil.Process:
@@ -70,18 +72,18 @@ def check_all_checkpoints(session: Any, known: dict[int, str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("root", [False, True], ids=["layers", "root directory"])
-def test_a_capture_killed_at_every_place(session, root):
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("who", WHO)
+def test_a_capture_killed_at_every_place(session, ability, who):
+    is_root = who == "root"
+    ability("root", os.geteuid() == 0 or not is_root)
     known = {}
     # somebody else who writes, so that files are handed over
     background = (
         f"import subprocess; subprocess.Popen(['sh', '-c', 'while sleep 0.01; do echo x; done "
         f">> {session.E}/other'], cwd='/')"
     )
-    places = ROOT_CAPTURE_PLACES if root else CAPTURE_PLACES
-    if root and os.geteuid() != 0:
-        pytest.skip("missing ability: root")
+    places = CAPTURE_PLACES + (ROOT_CAPTURE_PLACES if is_root else [])
     for number, place in enumerate(places):
         known[session.put(f"a{number}")] = f"a{number}"
         session.notebook.run(background)
@@ -95,10 +97,13 @@ def test_a_capture_killed_at_every_place(session, root):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_a_restore_killed_at_every_place(session):
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("who", WHO)
+def test_a_restore_killed_at_every_place(session, ability, who):
+    is_root = who == "root"
+    ability("root", os.geteuid() == 0 or not is_root)
     known = {}
-    places = RESTORE_PLACES + (ROOT_RESTORE_PLACES if os.geteuid() == 0 else [])
+    places = RESTORE_PLACES + (ROOT_RESTORE_PLACES if is_root else [])
     for number, place in enumerate(places):
         first = session.put(f"a{number}")
         known[first] = f"a{number}"

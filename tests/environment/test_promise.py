@@ -5,8 +5,6 @@ Needs a package index: these are the packages that people use, from where they g
 
 from __future__ import annotations
 
-import hashlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from examples.listing import differences, listing
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.timeout(900)  # the packages are downloaded
@@ -23,29 +22,6 @@ OLD_NUMPY = "1.24.4" if sys.version_info < (3, 12) else "1.26.4"
 """Older than today's pandas can be used with."""
 
 LOOK = "import numpy, pandas; print(numpy.__version__, pandas.Series([1, 2]).sum())"
-
-
-def listing(directory: Path) -> dict[str, tuple[Any, ...]]:
-    """Everything below a directory with what can be told of it: type, mode, times, content."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for parent, directories, files in os.walk(directory):
-        for name in [*directories, *files]:
-            path = os.path.join(parent, name)
-            st = os.lstat(path)
-            content = ""
-            if os.path.islink(path):
-                content = os.readlink(path)
-            elif os.path.isfile(path):
-                with open(path, "rb") as f:
-                    content = (
-                        hashlib.file_digest(f, "sha256").hexdigest()
-                        if hasattr(hashlib, "file_digest")
-                        else hashlib.sha256(f.read()).hexdigest()
-                    )
-            found[os.path.relpath(path, directory)] = (
-                st.st_mode, st.st_uid, st.st_gid, st.st_size, st.st_mtime_ns, st.st_ino, content,
-            )  # fmt: skip
-    return found
 
 
 @pytest.fixture
@@ -90,8 +66,17 @@ def test_a_bad_install_and_the_loss_of_everything(
     ).out
     assert out.strip() == "1", "the old numpy was to break pandas in a new process"
     assert listing(home) == before
+    # memory holds one version and the disk the other (environment-01): that comes back as it was
+    both = "import importlib.metadata as md; print(numpy.__version__, md.version('numpy'))"
+    new = working.split()[0]
+    assert run(f"{both}\n%checkpoint mixed").out.splitlines()[0] == f"{new} {OLD_NUMPY}"
     report = run("%restore works").out
-    assert f"numpy {OLD_NUMPY} → {working.split()[0]}" in report
+    assert f"numpy {OLD_NUMPY} → {new}" in report
+    # a part that was not loaded yet is the one that fits
+    assert run(f"import numpy.f2py, numpy.testing\n{both}").out == f"{new} {new}"
+    run("%restore mixed")
+    assert run(both).out == f"{new} {OLD_NUMPY}"
+    run("%restore works")
     assert run("print(fresh().stdout.strip(), frame.a.sum())").out.strip() == f"{working} 499500"
 
     run("shutil.rmtree(sysconfig.get_paths()['purelib'])\nprint(fresh().returncode)")
@@ -106,15 +91,30 @@ def test_a_bad_install_and_the_loss_of_everything(
     assert listing(home) == before
 
 
+SYSTEM = [
+    Path(path)
+    for path in (
+        "/etc",
+        "/usr/bin",
+        "/usr/share/doc",
+        "/usr/share/info",
+        "/var/lib/dpkg",
+        "/var/lib/apt",
+    )
+]
+"""Where the package puts its files, and where it is written down."""
+
+
 @pytest.mark.root
 def test_apt_get_is_taken_back(start_notebook: Callable[..., Any], ability: Any) -> None:
     """As root: what is installed is gone after a restore, and was never on this machine."""
-    books = Path("/var/lib/dpkg/status")
     ability("apt-get", Path("/usr/bin/apt-get").exists())
+    before = listing(*SYSTEM)
     notebook = start_notebook()
     found = notebook.command("status")["environment"]
     ability(f"overlays ({found['problem']})", "/usr" in found["covered"])
-    before = books.read_bytes()
+    told = "print(digest('/etc', '/var/lib/dpkg', '/var/lib/apt'))"
+    inside = notebook.run(DIGEST + told).out
     notebook.run("%checkpoint clean")
     notebook.run(
         "!apt-get update -qq 2>&1 | tail -1; "
@@ -122,8 +122,32 @@ def test_apt_get_is_taken_back(start_notebook: Callable[..., Any], ability: Any)
     )
     out = notebook.run("!hello").out
     ability("a mirror of Debian packages", "Hello, world" in out)
-    assert books.read_bytes() == before and not Path("/usr/bin/hello").exists()
+    assert differences(before, listing(*SYSTEM)) == []
     assert "hello" in notebook.run("%restore clean").out
     out = notebook.run("!command -v hello || echo gone; dpkg --audit; apt-get check -qq").out
     assert out.split() == ["gone"]
-    assert books.read_bytes() == before
+    assert notebook.run(told).out == inside
+    notebook.run("!rm -rf /etc /usr/bin /var/lib/dpkg 2>/dev/null\nprint('all is lost')")
+    assert differences(before, listing(*SYSTEM)) == []
+    notebook.run("%restore clean")
+    assert notebook.run(told).out == inside
+    assert notebook.run("!apt-get check -qq && hello || echo gone").out.splitlines()[-1] == "gone"
+    notebook.shut_down()
+    assert differences(before, listing(*SYSTEM)) == []
+
+
+DIGEST = """
+def digest(*tops):
+    import hashlib, os, stat
+    found = hashlib.sha256()
+    for top in tops:
+        for parent, names, files in os.walk(top):
+            names.sort()
+            for path in (os.path.join(parent, name) for name in sorted([*names, *files])):
+                st = os.lstat(path)
+                told = (path, st.st_mode, st.st_uid, st.st_gid, st.st_mtime_ns)
+                found.update(repr(told).encode())
+                if stat.S_ISREG(st.st_mode): found.update(open(path, "rb").read())
+    return found.hexdigest()
+"""
+"""For a cell: the content and attributes of all that is below some directories, as one text."""

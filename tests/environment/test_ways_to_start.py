@@ -77,3 +77,16 @@ def test_04_lives_longer_than_its_parent_poller_in_a_server(tmp_path):
         kernel = server.start("n.ipynb")
         assert kernel.run("x = 1; import time; time.sleep(11); print('alive')") == "alive"
         assert kernel.run("print(x)") == "1"
+
+
+def test_a_home_that_cannot_be_written(home, start_notebook):
+    """As in containers that run as any user id."""
+    theirs = home / "theirs"
+    (theirs / ".ipython").mkdir(parents=True)
+    (theirs / ".ipython").chmod(0o555)
+    theirs.chmod(0o555)
+    notebook = start_notebook(env={"HOME": str(theirs), "IPYTHONDIR": str(theirs / ".ipython")})
+    notebook.run("x = 1\n%checkpoint one")
+    notebook.run("x = 2")
+    notebook.run("%restore one")
+    assert notebook.run("print(x)").out == "1"

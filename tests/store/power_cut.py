@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import struct
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.conftest import needs
 
 _RECORD = struct.Struct("=cq3I")
 SECTOR = 512
@@ -28,6 +32,17 @@ class Note:
     b: str
     offset: int
     data: bytes
+
+
+def build_shim(where: Path) -> Path:
+    """Compile ``disk.c``; skips where there is no compiler."""
+    made = where / "disk.so"
+    compiler = os.environ.get("CC", "cc")
+    needs("a C compiler", shutil.which(compiler) is not None)
+    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra"]
+    source = Path(__file__).with_name("disk.c")
+    subprocess.run([compiler, *flags, "-o", made, source, "-ldl", "-pthread"], check=True)
+    return made
 
 
 def read_notes(log: Path, root: Path) -> list[Note]:

@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from power_cut import Disk, put_on_disk, read_notes
+from power_cut import Disk, build_shim, put_on_disk, read_notes
 from store_world import Session
 
 from kernel_runtime.engines.workspace.snapshots import reachable
@@ -35,13 +35,7 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory) -> Path:
-    made = tmp_path_factory.mktemp("shim") / "disk.so"
-    compiler = os.environ.get("CC", "cc")
-    if shutil.which(compiler) is None:
-        pytest.skip("missing ability: a C compiler")
-    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra"]
-    subprocess.run([compiler, *flags, "-o", made, HERE / "disk.c", "-ldl", "-pthread"], check=True)
-    return made
+    return build_shim(tmp_path_factory.mktemp("shim"))
 
 
 def on_disk(

@@ -66,7 +66,10 @@ class Changes(list[Change]):
 
 
 def touched(layer: Path, markers: Markers) -> Iterator[Touched]:
-    """What a layer says, parents first; the root itself is left out. Raises OSError."""
+    """What a layer says, parents first; the root itself is left out. Raises OSError.
+
+    What lies in a directory that this user may not look into (chmod -R 000) is left out too.
+    """
     with Stack([layer], None, markers) as alone:
         top = alone.root()
         todo = [] if top is None else [(b"", top.real)]
@@ -74,15 +77,30 @@ def touched(layer: Path, markers: Markers) -> Iterator[Touched]:
             path, real = todo.pop()
             real = alone.short(real)
             below: list[tuple[bytes, bytes]] = []
-            for name in sorted(os.listdir(real)):
+            for name, found in _looked_into(real):
                 at, where = join(path, name), real + b"/" + name
-                found = os.lstat(where)
                 if stat.S_ISDIR(found.st_mode):
-                    yield Touched(at, found, False, markers.is_opaque(where))
+                    yield Touched(at, found, False, is_opaque(where, markers))
                     below.append((at, where))
                 else:
                     yield Touched(at, found, markers.is_deletion(where, found), False)
             todo.extend(reversed(below))
+
+
+def _looked_into(directory: bytes) -> list[tuple[bytes, os.stat_result]]:
+    try:
+        names = sorted(os.listdir(directory))
+        return [(name, os.lstat(directory + b"/" + name)) for name in names]
+    except PermissionError:
+        return []
+
+
+def is_opaque(directory: bytes, markers: Markers) -> bool:
+    """Whether it hides what lies below; one that this user may not look into shows nothing."""
+    try:
+        return markers.is_opaque(directory)
+    except PermissionError:
+        return True
 
 
 def summary(layer: Path, markers: Markers) -> Summary:

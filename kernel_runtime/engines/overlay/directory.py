@@ -2,6 +2,7 @@
 
     <store>/environments/<timeline id>/
         state.json                 what is mounted, written before the next cell runs
+        state.synced.json          the last one that is known to be on the disk
         layers/<id>/files          an upper directory, or a frozen one
         layers/<id>/work           overlayfs's own, while it is the upper
         layers/<id>/index.json     what it holds (packages.py)
@@ -28,6 +29,7 @@ from kernel_runtime.engines.overlay import faults
 from kernel_runtime.engines.overlay.paths import private
 from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.errors import EnvironmentRefused
+from kernel_runtime.linux import boot_id
 from kernel_runtime.store.paths import private_directory
 
 VERSION = 1
@@ -36,6 +38,7 @@ RESERVE = 4 << 20
 _PIECE = 1 << 20
 """Bytes: what a capture and a restore need at most, for the directories of new uppers."""
 
+_SYNCED: Final = "state.synced.json"
 _PLACES: Final = ("stacks", "uppers", "root_layer")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -63,6 +66,8 @@ class State:
     """Stacks, uppers and root_layer of before a restore, until the workspace has followed it."""
     since_ns: int = 0
     """When the host's files were last known to be as the layers expect them."""
+    serial: int = 0
+    """Counts the writes."""
 
     def names(self) -> set[str]:
         """The layers that are mounted, or may be again."""
@@ -127,13 +132,35 @@ class EnvironmentDirectory:
             return 0
 
     def read(self) -> State:
-        """The state; a new one if there is none. Raises EnvironmentRefused if it is unreadable."""
+        """The state; a new one if there is none. Raises EnvironmentRefused if it is unreadable.
+
+        After a power cut it may be half written, or an older one than was synced last: then it is
+        that one. What has no name there is put aside or deleted like all that was not synced.
+        """
+        found: State | None = None
+        problem: EnvironmentRefused | None = None
         try:
-            data = json.loads((self.path / "state.json").read_text())
+            found = self._read("state.json")
+        except EnvironmentRefused as error:
+            problem = error
+        with contextlib.suppress(EnvironmentRefused):
+            synced = self._read(_SYNCED)
+            if synced is not None and (
+                found.serial < synced.serial if found else synced.boot != boot_id()
+            ):
+                return synced
+        if problem is not None:
+            raise problem
+        return found or State()
+
+    def _read(self, name: str) -> State | None:
+        """None if there is none."""
+        try:
+            data = json.loads((self.path / name).read_text())
             if not isinstance(data, dict):
                 raise ValueError("it is not a state")
         except FileNotFoundError:
-            return State()
+            return None
         except (OSError, ValueError) as error:
             raise self._unreadable(error) from error
         if data.get("version") != VERSION:
@@ -164,6 +191,7 @@ class EnvironmentDirectory:
             self._write(state, durable)
 
     def _write(self, state: State, durable: bool) -> None:
+        state.serial += 1
         temporary = self.path / "state.json.new"
         with open(temporary, "w", opener=private) as f:
             json.dump(asdict(state), f)
@@ -171,6 +199,12 @@ class EnvironmentDirectory:
                 f.flush()
                 os.fsync(f.fileno())
         faults.point("state half written")
+        if durable:
+            # a name of its own for what is on the disk: the next write may not get there
+            second = self.path / f"{_SYNCED}.new"
+            second.unlink(missing_ok=True)
+            os.link(temporary, second)
+            os.replace(second, self.path / _SYNCED)
         os.replace(temporary, self.path / "state.json")
         if durable:
             fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -240,6 +274,7 @@ def _is_sound(state: State) -> bool:
         and all(map(names, state.merged.values()))
         and names(state.synced)
         and isinstance(state.since_ns, int)
+        and isinstance(state.serial, int)
     )
 
 

@@ -87,6 +87,8 @@ class OverlayEngine:
         self._unsynced: list[str] = []
         self._on_disk: set[str] = set()
         """Layers that the state file names. It may be older than the state, on a full disk."""
+        self._synced_names: set[str] = set()
+        """Those that the state named that was synced last: what a power cut may lead back to."""
         self._mounted: dict[str, set[str]] = {}
         """Layers below each mount: after a merge they are still those that were merged."""
 
@@ -139,15 +141,17 @@ class OverlayEngine:
                 self._mounted[root] = set(self.state.stacks.get(root, ()))
         self.state.uppers = uppers
 
-    def _write(self) -> None:
+    def _write(self, *, durable: bool = False) -> None:
         """Note what is mounted. On a full disk what was noted before stays true, and is kept."""
         try:
-            self.directory.write(self.state)
+            self.directory.write(self.state, durable=durable)
         except OSError as error:
             if error.errno not in FULL:
                 raise
         else:
             self._on_disk = self.state.names()
+            if durable:
+                self._synced_names = self._on_disk
         faults.point("state written")
 
     def _take_up(self, state: State, told: dict[str, str]) -> None:
@@ -282,7 +286,7 @@ class OverlayEngine:
             faults.point("synced")
             self.state.synced += waiting
             self.directory.write(self.state, durable=True)
-            self._on_disk = self.state.names()
+            self._on_disk = self._synced_names = self.state.names()
             self._unsynced = [layer for layer in self._unsynced if layer not in waiting]
             self.directory.keep_room()
 
@@ -333,21 +337,28 @@ class OverlayEngine:
         )
         faults.point("restored")
         changed: bool = answer["uppers"] != self.state.uppers
+        state = self.state
+        follows = follows and (changed or root_layer != state.root_layer)
         if follows:
-            self.state.note_before()
+            state.note_before()
         else:
-            self.state.before = {}
-        self.state.stacks = {root: stack for root, stack in wanted.items() if stack}
+            state.before = {}
+        state.stacks = {root: stack for root, stack in wanted.items() if stack}
         self._take_uppers(answer["uppers"])
-        self.state.root_layer = root_layer
-        self._write()
+        state.root_layer = root_layer
+        # on the disk before the workspace's journal says that it has followed: else the power may
+        # go when one of them is the new state and the other the old
+        self._write(durable=follows)
         return changed
 
     def workspace_followed(self) -> None:
-        """The workspace has followed the last restore, or will not."""
+        """The workspace has followed the last restore, or will not.
+
+        Called while the workspace's journal still says so, and durable before that is removed.
+        """
         if self.state.before:
             self.state.before = {}
-            self._write()
+            self._write(durable=True)
 
     def _merged(self, stack: Sequence[str]) -> list[str]:
         """The same with layers that were merged replaced by the one that equals them."""
@@ -371,15 +382,9 @@ class OverlayEngine:
             and not rootdir.is_changed(str(self.directory.path))
         )
 
-    async def refresh(self, path: str) -> bool:
-        """Show what the host has changed at a path; False: it was changed inside, so not now."""
-        root = self.plan.root_of(path)
-        if root is None or root.path not in self.state.uppers:
-            return True
-        answer = await self._init.request("refresh", root=root.path)
-        self._take_uppers(answer["uppers"])
-        self._write()
-        return bool(answer["done"])
+    async def refresh(self) -> None:
+        """Show what the host has changed below. Raises SandboxError."""
+        await self._init.request("refresh")
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -446,7 +451,8 @@ class OverlayEngine:
     async def collect(self, referenced: Iterable[str]) -> None:
         """Delete the layers that no checkpoint and no mount refers to."""
         state = self.state
-        wanted = {*referenced, *state.names(), *self._on_disk}.union(*self._mounted.values())
+        wanted = {*referenced, *state.names(), *self._on_disk, *self._synced_names}
+        wanted = wanted.union(*self._mounted.values())
         gone = [
             id for id in self.directory.all_layers() if id not in wanted and not id.endswith(ASIDE)
         ]

@@ -13,7 +13,13 @@ import uuid
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kernel_runtime.engines.overlay.changes import Summary, Tally, Touched, touched
+from kernel_runtime.engines.overlay.changes import (
+    Summary,
+    Tally,
+    Touched,
+    is_opaque,
+    touched,
+)
 from kernel_runtime.engines.overlay.markers import Markers
 from kernel_runtime.engines.overlay.paths import Shortener, join, private
 from kernel_runtime.engines.workspace.names import to_bytes, to_text
@@ -107,23 +113,32 @@ def _scan(files: Path, markers: Markers) -> Index:
     try:
         while todo:
             path, real = todo.pop()
-            real = short(real)
-            with os.scandir(real) as entries:
-                for entry in entries:
-                    at = join(path, entry.name)
-                    if entry.is_dir(follow_symlinks=False):
-                        todo.append((at, real + b"/" + entry.name))
-                        opaque = markers.is_opaque(entry.path)
-                        if opaque or is_info(at):
-                            found = entry.stat(follow_symlinks=False)
-                            notes.add(Touched(at, found, False, opaque))
-                    elif not entry.is_file(follow_symlinks=False) or _is_noted(at):
-                        found = entry.stat(follow_symlinks=False)
-                        deleted = markers.is_deletion(entry.path, found)
-                        notes.add(Touched(at, found, deleted, False))
+            with contextlib.suppress(PermissionError):  # chmod -R 000: it shows no package either
+                todo += _scan_one(path, short(real), notes, markers)
     finally:
         short.close()
     return notes.index(None)
+
+
+def _scan_one(
+    path: bytes, real: bytes, notes: _Notes, markers: Markers
+) -> list[tuple[bytes, bytes]]:
+    """Look at one directory; return those in it."""
+    below = []
+    with os.scandir(real) as entries:
+        for entry in entries:
+            at = join(path, entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                below.append((at, real + b"/" + entry.name))
+                opaque = is_opaque(entry.path, markers)
+                if opaque or is_info(at):
+                    found = entry.stat(follow_symlinks=False)
+                    notes.add(Touched(at, found, False, opaque))
+            elif not entry.is_file(follow_symlinks=False) or _is_noted(at):
+                found = entry.stat(follow_symlinks=False)
+                deleted = markers.is_deletion(entry.path, found)
+                notes.add(Touched(at, found, deleted, False))
+    return below
 
 
 def _is_noted(path: bytes) -> bool:

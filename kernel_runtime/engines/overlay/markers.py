@@ -10,6 +10,7 @@ Paths are bytes or str; no function follows a symlink. All raise OSError.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -46,7 +47,8 @@ class Markers:
         if stat.S_ISCHR(found.st_mode):
             return found.st_rdev == 0
         if found.st_size == 0 and stat.S_ISREG(found.st_mode):
-            return _get(path, self.whiteout) is not None
+            with contextlib.suppress(PermissionError):  # a user's own of mode 000
+                return _get(path, self.whiteout) is not None
         return False
 
     def is_opaque(self, path: bytes) -> bool:

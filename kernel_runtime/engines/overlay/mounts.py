@@ -45,6 +45,7 @@ class Root:
     base: list[int]  # descriptors of what lies below all layers
     stack: list[str]
     writable: bool
+    base_overlay: bool = False  # whether the base is a read-only overlay of ours
     upper: str = ""
     generations: int = 0  # mounts of ours on top of each other, which could be taken away
     pinned: list[int] = field(default_factory=list)  # ids of those that are still there
@@ -223,17 +224,19 @@ class Mounts:
             raise
         return {root.path: root.upper for root, _, _ in done}
 
-    def refresh(self, root: Root) -> None:
-        """Show what the host has changed below: what was looked up before is remembered.
+    def refresh(self) -> None:
+        """Show what the host has changed below.
 
-        Only while nothing was written to the upper. Raises OSError; then all is as it was.
+        Overlayfs remembers what a name led to, or that there was none, and does not ask the
+        filesystem below again. A remount that changes nothing lets go of what no process has open
+        (reconfigure_super in the kernel's fs/super.c calls shrink_dcache_sb). Raises OSError.
         """
-        upper = self._new_upper(self._files(root.upper))
-        try:
-            self._overlay(root, root.stack, upper)
-        except OSError:
-            self._discard(upper)
-            raise
+        for root in self.roots.values():
+            # from the top down: what is remembered above holds what is remembered below
+            linux.mount("none", root.path, None, linux.MS_REMOUNT)
+            if root.base_overlay:
+                below = f"/proc/self/fd/{root.base[0]}"
+                linux.mount("none", below, None, linux.MS_REMOUNT | linux.MS_RDONLY)
 
     def tidy(self, paths: Iterable[str]) -> None:
         """Take old mounts away that nobody uses. All processes must be stopped."""

@@ -99,6 +99,8 @@ class RootDirectory:
                 linux.move_mount(tree, -100, f"{new}/{name}")
             finally:
                 os.close(tree)
+            if name == "dev":
+                _make_read_only(f"{new}/dev")
         os.chdir(new)
         # "." twice: the old root ends up on top of the new one, and is taken away (pivot_root(2))
         linux.pivot_root(".", ".")
@@ -191,6 +193,12 @@ class RootDirectory:
         with open(here + ".new", "w", opener=private) as f:
             json.dump(asdict(known), f)
         os.replace(here + ".new", here)
+
+
+def _make_read_only(path: str) -> None:
+    """Of one mount, not of those below it: devices can be used, and neither deleted nor changed."""
+    kept = os.statvfs(path).f_flag & (linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    linux.mount("none", path, None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | kept)
 
 
 def _rename(source: str, target: str) -> None:

@@ -75,7 +75,7 @@ class Environment:
                 if spec["base_overlay"]:
                     base = [self._base_overlay(path, base)]
                     below = 2
-            root = Root(path, base, list(spec["stack"]), spec["writable"])
+            root = Root(path, base, list(spec["stack"]), spec["writable"], below == 2)
             self.mounts.add(root)
             self.mounts.nest(root)
         except OSError:
