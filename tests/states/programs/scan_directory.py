@@ -6,7 +6,7 @@
 import os
 
 os.makedirs("listed")
-listing_all = {f"{number}.txt" for number in range(300)}
+listing_all = {f"{place}.txt" for place in range(300)}
 for listing_name in listing_all:
     open(f"listed/{listing_name}", "w").close()
 listing_rest = os.scandir("listed")
