@@ -17,12 +17,12 @@ guard_known = guard_libc.madvise(guard_page, ctypes.c_size_t(8192), 102) == 0
 
 def guard_readable():
     ends = os.pipe()
-    found = [
-        guard_libc.write(ends[1], ctypes.c_void_p(guard_memory + at), ctypes.c_size_t(1)) == 1
-        for at in (0, 8192, 12288, 16384)
+    guard_found = [
+        guard_libc.write(ends[1], ctypes.c_void_p(guard_memory + guard_at), ctypes.c_size_t(1)) == 1
+        for guard_at in (0, 8192, 12288, 16384)
     ]
     [os.close(end) for end in ends]
-    return found
+    return guard_found
 
 
 # %% change

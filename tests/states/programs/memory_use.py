@@ -15,14 +15,14 @@ for use_advice in (mmap.MADV_RANDOM, mmap.MADV_SEQUENTIAL, mmap.MADV_DONTDUMP, 1
 
 
 def use_flags():
-    found = {}
-    for row in open("/proc/self/smaps"):
-        if row[0] in "0123456789abcdef":
-            use_head = [int(part, 16) for part in row.split()[0].split("-")]
-        elif row.startswith("VmFlags:"):
-            found[tuple(use_head)] = set(row.split()[1:]) & {"rr", "sr", "dd", "wf"}
-    places = [ctypes.addressof(ctypes.c_char.from_buffer(one)) for one in use_maps]
-    return [flags for at in places for (a, b), flags in found.items() if a <= at < b]
+    use_found = {}
+    for use_row in open("/proc/self/smaps"):
+        if use_row[0] in "0123456789abcdef":
+            use_head = [int(part, 16) for part in use_row.split()[0].split("-")]
+        elif use_row.startswith("VmFlags:"):
+            use_found[tuple(use_head)] = set(use_row.split()[1:]) & {"rr", "sr", "dd", "wf"}
+    places = [ctypes.addressof(ctypes.c_char.from_buffer(use_each)) for use_each in use_maps]
+    return [flags for use_at in places for (a, b), flags in use_found.items() if a <= use_at < b]
 
 
 use_expected = use_flags()
@@ -33,4 +33,4 @@ use_maps[0].madvise(mmap.MADV_NORMAL)
 # %% check
 assert use_expected == [{"rr"}, {"sr"}, {"dd"}, {"wf"}], use_expected
 assert use_flags() == use_expected
-assert [bytes(one[:4]) for one in use_maps[:3]] == [b"used"] * 3
+assert [bytes(use_each[:4]) for use_each in use_maps[:3]] == [b"used"] * 3

@@ -20,7 +20,7 @@ for mutex_kind, (mutex_setter, mutex_value) in mutex_kinds.items():
 assert mutex_libc.pthread_mutex_lock(mutex_all["recursive"]) == 0
 
 # %% change
-[mutex_libc.pthread_mutex_unlock(one) for one in mutex_all.values()]
+[mutex_libc.pthread_mutex_unlock(mutex_one) for mutex_one in mutex_all.values()]
 
 # %% check
 import errno
@@ -29,8 +29,8 @@ mutex_tries = {}
 
 
 def mutex_try():
-    for kind, one in mutex_all.items():
-        mutex_tries[kind] = mutex_libc.pthread_mutex_trylock(one)
+    for mutex_one_kind, mutex_one in mutex_all.items():
+        mutex_tries[mutex_one_kind] = mutex_libc.pthread_mutex_trylock(mutex_one)
 
 
 mutex_thread = threading.Thread(target=mutex_try)
@@ -38,6 +38,9 @@ mutex_thread.start()
 mutex_thread.join(60)
 assert mutex_tries == dict.fromkeys(mutex_all, errno.EBUSY), mutex_tries
 assert mutex_libc.pthread_mutex_lock(mutex_all["check"]) == errno.EDEADLK
-mutex_left = {kind: mutex_libc.pthread_mutex_unlock(one) for kind, one in mutex_all.items()}
+mutex_left = {
+    mutex_one_kind: mutex_libc.pthread_mutex_unlock(mutex_one)
+    for mutex_one_kind, mutex_one in mutex_all.items()
+}
 assert mutex_left == dict.fromkeys(mutex_all, 0), mutex_left
 assert mutex_libc.pthread_mutex_unlock(mutex_all["recursive"]) == 0

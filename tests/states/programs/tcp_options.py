@@ -18,7 +18,8 @@ for options_one in options_pair:
 
 def options_all():
     return [
-        [s.getsockopt(socket.IPPROTO_TCP, name) for name in options_names] for s in options_pair
+        [s.getsockopt(socket.IPPROTO_TCP, options_each) for options_each in options_names]
+        for s in options_pair
     ]
 
 

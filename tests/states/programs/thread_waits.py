@@ -30,10 +30,13 @@ waits_calls = {
     "sigwait": lambda: signal.sigwait({waits_signal}) == waits_signal,
 }
 waits_threads = {
-    kind: threading.Thread(
-        target=lambda kind=kind: waits_found.update({kind: waits_calls[kind]()}), daemon=True
+    waits_kind: threading.Thread(
+        target=lambda waits_kind=waits_kind: waits_found.update(
+            {waits_kind: waits_calls[waits_kind]()}
+        ),
+        daemon=True,
     )
-    for kind in waits_calls
+    for waits_kind in waits_calls
 }
 [thread.start() for thread in waits_threads.values()]
 
