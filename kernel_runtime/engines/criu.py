@@ -19,7 +19,9 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +35,7 @@ from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.dumps import DumpStore, OpenDump
 from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.following import Digests, follow
 from kernel_runtime.store.image_model import ImageUnusable, Written
 
 # struct tt_parked and struct tt_unpark of native/parked.h
@@ -48,6 +51,7 @@ _SLOWEST: Final = 20e6
 """Bytes a second, below which a run of CRIU is given up."""
 _NICE: Final = 10  # as native/copies.h has it
 _PAST_IDS: Final = 64
+_PAGES: Final = "pages-*.img"
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,10 @@ class CriuEngine:
         try:
             program = await self.probe()
             with self._store.scratch() as files:
-                async with self._parked(frozen, sandbox) as parked:
+                async with (
+                    self._parked(frozen, sandbox) as parked,
+                    _hashed_meanwhile(files) as known,
+                ):
                     await self._dump(program, sandbox, parked, files)
                 facts = {
                     MONOTONIC: clock_inside_ns(sandbox),
@@ -125,7 +132,7 @@ class CriuEngine:
                     "pid": parked.pid,
                     "highest_id": parked.highest_id,
                 }
-                return await asyncio.to_thread(self._store.keep, files, facts)
+                return await asyncio.to_thread(self._store.keep, files, facts, known)
         except CriuUnusable as error:
             raise CheckpointRefused(f"CRIU cannot be used: {error}.") from error
         except (OSError, CriuFailed, SandboxError) as error:
@@ -237,6 +244,18 @@ class CriuEngine:
             timeout=_RUN_S + image.bytes / _SLOWEST,
             past_id=image.details["highest_id"] + _PAST_IDS if sandbox.ids_kept else 0,
         )
+
+
+@contextlib.asynccontextmanager
+async def _hashed_meanwhile(files: Path) -> AsyncIterator[Digests]:
+    """Hash what CRIU writes while it does; what was found is there at the end. Raises OSError."""
+    written, known = threading.Event(), Digests()
+    following = asyncio.create_task(asyncio.to_thread(follow, files, _PAGES, written))
+    try:
+        yield known
+    finally:
+        written.set()
+        known.update(await following)
 
 
 def _meeting_point(name: str) -> socket.socket:

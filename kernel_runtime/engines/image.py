@@ -6,7 +6,7 @@ memory by content (store/images.py). After everything was killed, or after a reb
 wake, copy and drop like any other.
 
 Keeps:  what ``fork`` keeps.
-Loses:  what ``fork`` loses, and memory policies, mlock, the page size of large pages.
+Loses:  what ``fork`` loses, and filters of seccomp, keyrings, the page size of large pages.
 Needs:  the same kernel and processor, the files that were mapped, x86-64 or aarch64 with glibc.
 """
 

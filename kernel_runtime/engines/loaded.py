@@ -18,6 +18,9 @@ _LATEST_NS: Final = 100 * 365 * 24 * 3600 * 10**9
 _LOST: Final = {
     1: ("memory", "the program break was not put back: the heap grows elsewhere"),
     2: ("process", "/proc/self/exe is another program"),
+    4: ("process", "the filters of seccomp(2) that the session had set are not set any more"),
+    8: ("process", "its user, groups or capabilities are not all as they were"),
+    16: ("memory", "not all policies of memory (mbind(2), set_mempolicy(2)) could be set again"),
 }
 
 

@@ -4,6 +4,7 @@
 #include "fds.h"
 #include "unix_diag.h"
 
+#include <linux/netlink.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
@@ -42,6 +43,18 @@ static const struct {
     {IPPROTO_IP, IP_MULTICAST_TTL, AF_INET, 0},
     {IPPROTO_IP, IP_MULTICAST_LOOP, AF_INET, 0},
     {IPPROTO_IPV6, IPV6_V6ONLY, AF_INET6, 0},
+    {SOL_SOCKET, SO_DONTROUTE, 0, 0},
+    {SOL_SOCKET, SO_TIMESTAMP, 0, 0},
+    {IPPROTO_TCP, TCP_USER_TIMEOUT, AF_INET, 0},
+    {IPPROTO_TCP, TCP_FASTOPEN, AF_INET, 0},
+    {IPPROTO_IP, IP_PKTINFO, AF_INET, 0},
+    {IPPROTO_IP, IP_RECVTTL, AF_INET, 0},
+    {IPPROTO_IP, IP_RECVTOS, AF_INET, 0},
+    {IPPROTO_IPV6, IPV6_UNICAST_HOPS, AF_INET6, 0},
+    {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, AF_INET6, 0},
+    {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, AF_INET6, 0},
+    {IPPROTO_IPV6, IPV6_RECVPKTINFO, AF_INET6, 0},
+    {IPPROTO_IPV6, IPV6_TCLASS, AF_INET6, 0},
 };
 
 static long get(int fd, int level, int name, void *to, uint32_t *size) {
@@ -108,6 +121,7 @@ static int has_address(const struct tt_socket *s) {
   sa_family_t family;
   memcpy(&family, s->address, sizeof family);
   if (s->domain == AF_UNIX) return s->address_size > sizeof family;
+  if (s->domain == AF_NETLINK) return s->address_size == sizeof(struct sockaddr_nl);
   uint16_t port;
   memcpy(&port, s->address + sizeof family, 2); /* the same place for IPv4 and IPv6 */
   return (s->domain == AF_INET || s->domain == AF_INET6) && port;
@@ -144,7 +158,8 @@ int tt_socket_describe(struct tt_state *state, struct tt_desc *desc) {
   s->address_size = s->peer_size = sizeof s->address;
   if (SC(SYS_getsockname, fd, s->address, &s->address_size)) s->address_size = 0;
   if (!has_address(s)) s->address_size = 0;
-  s->connected = SC(SYS_getpeername, fd, s->peer, &s->peer_size) == 0;
+  s->connected = /* of netlink(7) always: to the kernel */
+      SC(SYS_getpeername, fd, s->peer, &s->peer_size) == 0 && s->domain != AF_NETLINK;
   if (s->listening) note_backlog(s, fd);
   note_path(s);
   return describe_options(state, s, fd);
@@ -380,12 +395,10 @@ int tt_socket_open(struct tt_state *state, struct tt_desc *desc) {
     fd = (int)SC(SYS_socket, s->domain, s->type | SOCK_CLOEXEC, s->protocol);
     if (fd < 0) return fd;
     long r = 0;
-    int only_v6 = 1;
-    /* before bind; the rest after */
-    for (struct tt_option *o = s->options; o; o = o->next)
-      if (o->level == IPPROTO_IPV6 && o->name == IPV6_V6ONLY)
-        memcpy(&only_v6, o->value, sizeof only_v6),
-            SC(SYS_setsockopt, fd, o->level, o->name, &only_v6, sizeof only_v6);
+    for (struct tt_option *o = s->options; o; o = o->next) /* the rest after bind */
+      if ((o->level == IPPROTO_IPV6 && o->name == IPV6_V6ONLY) ||
+          (o->level == SOL_SOCKET && o->name == SO_REUSEPORT))
+        SC(SYS_setsockopt, fd, o->level, o->name, o->value, o->size);
     if (s->address_size && (!s->connected || datagram)) r = bind_again(s, fd);
     if (!r && s->listening) r = SC(SYS_listen, fd, s->backlog);
     if (r) report_unbound(state, desc, r);

@@ -9,7 +9,10 @@
 #ifndef TT_IMAGE_H
 #define TT_IMAGE_H
 
+#include "policies.h"
+#include "rights.h"
 #include "state.h"
+#include "threads.h"
 
 #define TT_IMAGE_FORMAT 1
 #define TT_IMAGE_VDSO_MOST 16384
@@ -61,7 +64,9 @@ enum tt_advice {
   TT_ADVICE_NOHUGEPAGE = 2,
   TT_ADVICE_WIPEONFORK = 4,
   TT_ADVICE_DONTDUMP = 8,
-  TT_ADVICE_MERGEABLE = 16
+  TT_ADVICE_MERGEABLE = 16,
+  TT_ADVICE_RANDOM = 32,
+  TT_ADVICE_SEQUENTIAL = 64
 };
 
 struct tt_image_range {
@@ -106,7 +111,10 @@ enum tt_load_flags {
 
 enum tt_loaded_flags { /* what was not put back, though the process is complete */
   TT_LOADED_NO_BREAK = 1,     /* program break and places of arguments */
-  TT_LOADED_NO_EXECUTABLE = 2 /* /proc/self/exe */
+  TT_LOADED_NO_EXECUTABLE = 2, /* /proc/self/exe */
+  TT_LOADED_NO_FILTER = 4,     /* seccomp(2) */
+  TT_LOADED_RIGHTS = 8,        /* user, groups or capabilities */
+  TT_LOADED_POLICIES = 16      /* of memory: mbind(2) */
 };
 
 struct tt_loaded {
@@ -137,15 +145,20 @@ struct tt_kept {
   uint64_t auxv[64];
   uint32_t auxv_size;
   int mask; /* umask(2) */
-  int dumpable, no_huge_pages, personality, nice, no_new_privileges;
+  int dumpable, no_huge_pages, personality, no_new_privileges;
+  int merge, core_filter, disk_priority, machine_checks;
+  struct tt_sched sched; /* with the nice value */
   uint64_t slack, keeps, barriers, states; /* prctl(2), membarrier(2), ARCH_GET_XCOMP_PERM */
   uint64_t processors[16]; /* that it may run on: 1024 */
   uintptr_t thread_pointer;
+  uint64_t filters; /* of seccomp(2), how many */
+  struct tt_rights rights;
+  struct tt_policies policies;
   char executable[4096];
 };
 void tt_kept_note(struct tt_kept *kept);
 uint32_t tt_kept_places(const struct tt_kept *kept); /* of those that follow, the first two */
-uint32_t tt_kept_restore(const struct tt_kept *kept); /* enum tt_load_flags */
+uint32_t tt_kept_restore(const struct tt_kept *kept); /* enum tt_loaded_flags */
 
 /* image_pages.c: the mappings and their pages. */
 struct tt_image_out {

@@ -55,6 +55,8 @@ static void read_flags(struct tt_mapping *m, struct tt_text flags) {
     if (tt_text_is(word, "wf")) m->advice |= TT_ADVICE_WIPEONFORK;
     if (tt_text_is(word, "dd")) m->advice |= TT_ADVICE_DONTDUMP;
     if (tt_text_is(word, "mg")) m->advice |= TT_ADVICE_MERGEABLE;
+    if (tt_text_is(word, "rr")) m->advice |= TT_ADVICE_RANDOM;
+    if (tt_text_is(word, "sr")) m->advice |= TT_ADVICE_SEQUENTIAL;
     if (tt_text_is(word, "io") || tt_text_is(word, "pf")) m->kind = TT_UNREADABLE;
   }
 }
@@ -117,6 +119,22 @@ int tt_image_specials(struct tt_image_special specials[TT_IMAGE_SPECIALS]) {
   }
   tt_work_end(&w);
   return error;
+}
+
+/* --- pages --------------------------------------------------------------------------------------- */
+
+#define PAGEMAP_SCAN 0xc0606610u /* linux/fs.h; our headers may be older */
+
+struct scan {
+  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any_of,
+      returned;
+};
+
+long tt_scan(const struct tt_work *w, uint64_t at, uint64_t end, uint64_t any_of,
+             struct tt_part *found) {
+  struct scan scan = {sizeof scan, 0, at, end, 0, (uintptr_t)found, 1, 0, 0, 0, any_of,
+                      TT_PAGE_PRESENT | TT_PAGE_SWAPPED};
+  return SC(SYS_ioctl, w->pagemap, PAGEMAP_SCAN, &scan);
 }
 
 /* --- files ------------------------------------------------------------------------------------ */

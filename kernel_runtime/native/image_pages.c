@@ -26,22 +26,6 @@
 #define BLOCK_FLAGS 7
 #define LARGE_MAPPING ((uint64_t)256 << 20)
 
-/* PAGEMAP_SCAN, Linux 6.7 (linux/fs.h; our headers may be older): finds what is populated in a large
- * mapping, such as a reserved terabyte, without looking at every page. */
-#define PAGEMAP_SCAN 0xc0606610u
-#define PAGE_IS_PRESENT 8
-#define PAGE_IS_SWAPPED 16
-#define PAGE_IS_GUARD 256
-
-struct scan {
-  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any_of,
-      returned;
-};
-
-struct region {
-  uint64_t start, end, categories;
-};
-
 /* --- writing ---------------------------------------------------------------------------------- */
 
 void tt_image_put(struct tt_image_out *out, enum tt_image_tag tag, const void *data, size_t size,
@@ -248,25 +232,18 @@ static void put_populated(struct tt_work *w, struct tt_image_out *out, const str
   }
 }
 
-/* The next populated part of [*at, end); an empty one at the end. All of it where the kernel does
- * not tell. */
-static struct region find_populated(const struct tt_work *w, uint64_t at, uint64_t end) {
-  struct region region = {at, end, 0};
-  uint64_t wanted = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
-  struct scan scan = {sizeof scan, 0, at, end, 0, (uintptr_t)&region, 1, 0, 0, 0,
-                      wanted | PAGE_IS_GUARD, 0};
-  scan.returned = wanted;
-  long n = SC(SYS_ioctl, w->pagemap, PAGEMAP_SCAN, &scan);
-  if (n == -EINVAL) { /* a kernel that does not tell guards */
-    scan.any_of = wanted;
-    n = SC(SYS_ioctl, w->pagemap, PAGEMAP_SCAN, &scan);
-  }
-  if (n == 0) region.start = region.end = end;
+/* The next populated part of [at, end). */
+static struct tt_part find_populated(const struct tt_work *w, uint64_t at, uint64_t end) {
+  struct tt_part part = {at, end, 0};
+  uint64_t wanted = TT_PAGE_PRESENT | TT_PAGE_SWAPPED;
+  long n = tt_scan(w, at, end, wanted | TT_PAGE_GUARD, &part);
+  if (n == -EINVAL) n = tt_scan(w, at, end, wanted, &part); /* a kernel without guards */
+  if (n == 0) part.start = part.end = end;
   if (n < 0) {
-    region.start = at;
-    region.end = end;
+    part.start = at;
+    part.end = end;
   }
-  return region;
+  return part;
 }
 
 static void put_private(struct tt_work *w, struct tt_image_out *out, const struct tt_mapping *m) {
@@ -276,9 +253,9 @@ static void put_private(struct tt_work *w, struct tt_image_out *out, const struc
     return;
   }
   while (at < end && !out->error) {
-    struct region region = find_populated(w, at, end);
-    put_populated(w, out, m, region.start, region.end);
-    at = region.end;
+    struct tt_part part = find_populated(w, at, end);
+    put_populated(w, out, m, part.start, part.end);
+    at = part.end;
   }
 }
 

@@ -13,7 +13,12 @@
 #define AUXV_HWCAP 16
 #define AUXV_HWCAP2 26
 #define AUXV_HWCAP3 29
+#define CORE_FILTER "/proc/self/coredump_filter"
+#define IOPRIO_WHO_PROCESS 1
+#define PR_SET_MEMORY_MERGE_ 67 /* Linux 6.4 */
+#define PR_GET_MEMORY_MERGE_ 68
 #define MOST_STAT 2048
+#define MOST_STATUS 8192
 
 enum { START_CODE, END_CODE, START_DATA, END_DATA, START_BREAK, BREAK, START_STACK, ARG_START };
 
@@ -77,6 +82,29 @@ static void note_places(struct tt_kept *kept) {
   for (size_t i = 0; i < 4; i++) to[ARG_START + i] = fields[48 + i];
 }
 
+/* Which memory a core dump would hold: core(5). -1: not known. */
+static int read_core_filter(void) {
+  char text[16];
+  long n = read_small(CORE_FILTER, text, sizeof text);
+  struct tt_text rest = {text, text + n};
+  return n > 0 ? (int)tt_text_hex(&rest) : -1;
+}
+
+static void set_core_filter(int filter) {
+  char text[24];
+  int fd = filter < 0 ? -1 : tt_open(CORE_FILTER, O_WRONLY);
+  if (fd >= 0) SC(SYS_write, fd, text, tt_text_decimal(text, (uint64_t)filter));
+  tt_close(fd);
+}
+
+/* Programs of seccomp(2) that are in force; Linux 5.9 and later say. */
+static uint64_t count_filters(void) {
+  char text[MOST_STATUS];
+  long n = read_small("/proc/self/status", text, sizeof text);
+  struct tt_text status = {text, text + (n > 0 ? n : 0)}, value;
+  return tt_text_field(status, "Seccomp_filters:", &value) ? tt_text_number(&value) : 0;
+}
+
 void tt_kept_note(struct tt_kept *kept) {
   for (int s = 1; s <= 64; s++) SC(SYS_rt_sigaction, s, 0, &kept->actions[s - 1], 8);
   for (int i = 0; i < 16; i++) SC(SYS_prlimit64, 0, i, 0, kept->limits[i]);
@@ -89,12 +117,20 @@ void tt_kept_note(struct tt_kept *kept) {
   kept->no_huge_pages = (int)SC(SYS_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0);
   kept->no_new_privileges = (int)SC(SYS_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0);
   kept->personality = (int)SC(SYS_personality, 0xffffffff);
-  kept->nice = 20 - (int)SC(SYS_getpriority, PRIO_PROCESS, 0);
+  memset(&kept->sched, 0, sizeof kept->sched);
+  SC(SYS_sched_getattr, 0, &kept->sched, sizeof kept->sched, 0);
+  kept->disk_priority = (int)SC(SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0);
+  kept->merge = (int)SC(SYS_prctl, PR_GET_MEMORY_MERGE_, 0, 0, 0, 0);
+  kept->machine_checks = (int)SC(SYS_prctl, PR_MCE_KILL_GET, 0, 0, 0, 0);
+  kept->core_filter = read_core_filter();
   kept->slack = (uint64_t)SC(SYS_prctl, PR_GET_TIMERSLACK);
   n = SC(SYS_membarrier, BARRIER_REGISTRATIONS, 0, 0);
   kept->barriers = n > 0 ? (uint64_t)n : 0;
   SC(SYS_sched_getaffinity, 0, sizeof kept->processors, kept->processors);
   kept->thread_pointer = tt_thread_pointer();
+  kept->filters = count_filters();
+  tt_rights_note(&kept->rights);
+  tt_policies_note(&kept->policies);
 #ifdef TT_PERMITTED_STATE
   SC(SYS_arch_prctl, TT_PERMITTED_STATE, &kept->states);
 #endif
@@ -141,11 +177,14 @@ uint32_t tt_kept_restore(const struct tt_kept *kept) {
     if (s != SIGKILL && s != SIGSTOP) SC(SYS_rt_sigaction, s, &kept->actions[s - 1], 0, 8);
   restore_limits(kept);
   SC(SYS_umask, kept->mask);
-  SC(SYS_prctl, PR_SET_DUMPABLE, kept->dumpable == 1);
   SC(SYS_prctl, PR_SET_THP_DISABLE, kept->no_huge_pages, 0, 0, 0);
   if (kept->no_new_privileges > 0) SC(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   SC(SYS_personality, kept->personality);
-  SC(SYS_setpriority, PRIO_PROCESS, 0, kept->nice);
+  SC(SYS_sched_setattr, 0, &kept->sched, 0);
+  SC(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, kept->disk_priority);
+  if (kept->merge == 1) SC(SYS_prctl, PR_SET_MEMORY_MERGE_, 1, 0, 0, 0);
+  SC(SYS_prctl, PR_MCE_KILL, PR_MCE_KILL_SET, kept->machine_checks, 0, 0);
+  set_core_filter(kept->core_filter);
   SC(SYS_sched_setaffinity, 0, sizeof kept->processors, kept->processors);
   SC(SYS_prctl, PR_SET_TIMERSLACK, kept->slack);
   for (int bit = 0; bit < 32; bit++)
@@ -154,5 +193,10 @@ uint32_t tt_kept_restore(const struct tt_kept *kept) {
   for (int bit = 0; bit < 64; bit++) /* those that need no asking answer with an error */
     if (kept->states >> bit & 1) SC(SYS_arch_prctl, TT_REQUEST_STATE, bit);
 #endif
+  if (count_filters() < kept->filters) failed |= TT_LOADED_NO_FILTER;
+  if (tt_policies_restore(&kept->policies)) failed |= TT_LOADED_POLICIES;
+  /* last: what goes before may need what it takes away */
+  if (tt_rights_restore(&kept->rights)) failed |= TT_LOADED_RIGHTS;
+  SC(SYS_prctl, PR_SET_DUMPABLE, kept->dumpable == 1); /* a change of rights has taken it back */
   return failed;
 }

@@ -288,6 +288,8 @@ static void advise(uint64_t start, uint64_t size, uint32_t advice) {
   if (advice & TT_ADVICE_WIPEONFORK) SC(SYS_madvise, start, size, 18 /* MADV_WIPEONFORK */);
   if (advice & TT_ADVICE_DONTDUMP) SC(SYS_madvise, start, size, MADV_DONTDUMP);
   if (advice & TT_ADVICE_MERGEABLE) SC(SYS_madvise, start, size, MADV_MERGEABLE);
+  if (advice & TT_ADVICE_RANDOM) SC(SYS_madvise, start, size, MADV_RANDOM);
+  if (advice & TT_ADVICE_SEQUENTIAL) SC(SYS_madvise, start, size, MADV_SEQUENTIAL);
 }
 
 /* The first run from this one on that reaches into the mapping, or the next one behind it. A run

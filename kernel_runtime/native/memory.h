@@ -16,6 +16,11 @@ int tt_maps_describe(struct tt_state *state);
 void tt_maps_drop(struct tt_state *state);
 void tt_regions_find(struct tt_state *state);
 
+/* Memory that is locked, which no clone's is: found where some is (it takes a look at all memory),
+ * and locked again in the woken process. 0 or -errno. */
+int tt_locked_describe(struct tt_state *state);
+void tt_locked_again(struct tt_state *state);
+
 /* In the woken process. Objects before descriptors, mappings after; close when both are done. */
 int tt_objects_make(struct tt_state *state);
 void tt_maps_make(struct tt_state *state);

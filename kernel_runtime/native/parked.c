@@ -11,9 +11,19 @@
 #define RANDOM_BYTES 16
 #define COPY_SIZE ((uint64_t)1 << 20)
 
+#define MOST_LOST 1024
+#define WIPE_ON_FORK 18
+#define GUARD_INSTALL 102 /* madvise(2), Linux 6.13 */
+#define GUARD_REMOVE 103
+
 /* Part of what is put back. */
 static struct tt_parked parked;
 static struct tt_kept kept;
+static struct {
+  struct tt_image_range range;
+  int advice; /* madvise(2) */
+} lost[MOST_LOST];
+static uint32_t lost_count;
 
 /* --- memory of its own ------------------------------------------------------------------------- */
 
@@ -62,6 +72,40 @@ static int own_all(uint64_t *copied) {
   return error;
 }
 
+static int note_lost(uint64_t start, uint64_t end, int advice) {
+  if (lost_count == MOST_LOST) return -E2BIG;
+  lost[lost_count].range.start = start;
+  lost[lost_count].range.size = end - start;
+  lost[lost_count++].advice = advice;
+  return 0;
+}
+
+/* Advice that CRIU 4.1 does not give again. Nor can it read guard pages: they are taken away until the
+ * clone has been put back. */
+static int note_advice(void) {
+  struct tt_work w;
+  struct tt_part part = {0, 0, 0};
+  int error = tt_work_start(&w);
+  lost_count = 0;
+  for (size_t i = 0; i < w.count && !error; i++) {
+    const struct tt_mapping *m = &w.list[i];
+    if (m->line.shared || tt_is_special(m)) continue;
+    if (m->advice & TT_ADVICE_WIPEONFORK) error = note_lost(m->line.start, m->line.end, WIPE_ON_FORK);
+    for (uint64_t at = m->line.start;
+         !error && tt_scan(&w, at, m->line.end, TT_PAGE_GUARD, &part) == 1; at = part.end) {
+      error = note_lost(part.start, part.end, GUARD_INSTALL);
+      if (!error) error = (int)SC(SYS_madvise, part.start, part.end - part.start, GUARD_REMOVE);
+    }
+  }
+  tt_work_end(&w);
+  return error;
+}
+
+static void advise_again(void) {
+  for (uint32_t i = 0; i < lost_count; i++)
+    SC(SYS_madvise, lost[i].range.start, lost[i].range.size, lost[i].advice);
+}
+
 /* --- before ------------------------------------------------------------------------------------ */
 
 static int make_name(void) {
@@ -93,6 +137,7 @@ static void prepare(struct tt_state *state) {
   SC(SYS_setsid);
   int error = make_name();
   if (!error) error = own_all(&copied);
+  if (!error) error = note_advice();
   /* the file of the program, where it is to be found now; nothing of it is mapped any more */
   tt_kept_note(&kept);
   if (!error) parked.flags = tt_kept_places(&kept);
@@ -143,6 +188,7 @@ static int return_to_service(struct tt_state *state) {
   int listen_fd = fd < 0 ? fd : receive(fd, &told);
   while (listen_fd < 0) SC(SYS_exit_group, 1); /* whoever has put it back gave up */
   state->freeze->supervisor_pid = told.supervisor_pid;
+  advise_again();
   parked.flags = tt_kept_restore(&kept); /* timer slack, processors: not all programs do */
   parked.pid = (int32_t)SC(SYS_getpid);
   tt_process_dim();

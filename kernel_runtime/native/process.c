@@ -1,6 +1,8 @@
 /* process.c: see process.h. */
 #include "process.h"
 
+#include "memory.h"
+
 #include <linux/prctl.h>
 #include <sys/wait.h>
 
@@ -60,17 +62,6 @@ static void report_children(struct tt_state *state) {
   for (struct tt_slot *s = state->stopped.first; s; s = s->next) report_children_of(state, s->tid);
 }
 
-static void report_locked_memory(struct tt_state *state) {
-  struct tt_text value;
-  if (!tt_text_field(tt_slurped(state), "VmLck:", &value)) return;
-  struct tt_text rest = value;
-  if (!tt_text_number(&rest)) return;
-  struct tt_note note = {{0}, 0};
-  tt_note_bytes(&note, value.at, (size_t)(value.end - value.at));
-  tt_note(&note, " are not locked in memory when woken");
-  tt_report(&state->report, "memory", "mlock", note.text);
-}
-
 static uint64_t hex_field(struct tt_state *state, const char *key) {
   struct tt_text value;
   return tt_text_field(tt_slurped(state), key, &value) ? tt_text_hex(&value) : 0;
@@ -79,11 +70,11 @@ static uint64_t hex_field(struct tt_state *state, const char *key) {
 /* Signals that are pending now that every thread has stopped; before, others could still send some.
  * Most often the kernel has none queued for this user at all (SigQ), and no thread is looked at. */
 static int note_signals(struct tt_state *state) {
-  struct tt_text queued;
+  struct tt_text queued, kibibytes;
   char path[48];
   int error = tt_slurp(state, "/proc/self/status"), none;
   if (error) return error;
-  report_locked_memory(state);
+  int locked = tt_text_field(tt_slurped(state), "VmLck:", &kibibytes) && tt_text_number(&kibibytes);
   none = tt_text_field(tt_slurped(state), "SigQ:", &queued) && !tt_text_number(&queued);
   state->pending = hex_field(state, "ShdPnd:") & ~NOT_KEPT;
   state->leader.pending = hex_field(state, "SigPnd:") & ~NOT_KEPT;
@@ -92,7 +83,7 @@ static int note_signals(struct tt_state *state) {
     error = tt_slurp(state, path);
     s->thread.pending = error ? 0 : hex_field(state, "SigPnd:") & ~NOT_KEPT;
   }
-  return error;
+  return error || !locked ? error : tt_locked_describe(state);
 }
 
 int tt_process_describe(struct tt_state *state) {
@@ -134,6 +125,9 @@ void tt_process_freeze(struct tt_state *state, int keep) {
   SC(SYS_setsid);
   SC(SYS_chdir, "/"); /* before the last close, for which the live process waits */
   close_all_but(keep, state->highest_fd);
+  /* else files of /proc/self are root's, and the memory could not be written down */
+  state->dumpable = (int)SC(SYS_prctl, PR_GET_DUMPABLE);
+  if (state->dumpable != 1) SC(SYS_prctl, PR_SET_DUMPABLE, 1);
   int fd = tt_open(OOM_SCORE, O_RDONLY);
   long n = fd < 0 ? 0 : tt_retry_read(fd, state->oom_score, sizeof state->oom_score - 1);
   state->oom_score[n > 0 ? n : 0] = 0;
@@ -155,6 +149,7 @@ int tt_process_start(struct tt_state *state) {
     tt_report(&state->report, "cwd", state->directory ? state->directory : "(deleted)",
               "is not there: the working directory is / now");
   SC(SYS_prctl, PR_SET_NAME, state->leader.name);
+  if (state->dumpable != 1) SC(SYS_prctl, PR_SET_DUMPABLE, 0);
   if (state->death_signal) SC(SYS_prctl, PR_SET_PDEATHSIG, state->death_signal);
   if (state->subreaper) SC(SYS_prctl, PR_SET_CHILD_SUBREAPER, 1);
   if (state->leader.robust_size)

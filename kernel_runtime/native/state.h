@@ -55,7 +55,7 @@ struct tt_map { /* one shared mapping; private: not when it is made again */
   char *path;               /* a file to map again, or NULL: cannot be mapped again */
 };
 
-struct tt_region { /* memory that a clone does not copy: MADV_DONTFORK */
+struct tt_region { /* memory that a clone does not copy (MADV_DONTFORK), or that is locked */
   struct tt_region *next;
   uintptr_t start, end;
   int prot;
@@ -183,12 +183,12 @@ struct tt_state {
   struct tt_pipe *pipes;
   struct tt_object *objects;
   struct tt_map *maps;
-  struct tt_region *regions;
+  struct tt_region *regions, *locked;
   struct tt_timer *timers;
   struct itimerval itimers[3];
   char *directory; /* NULL: gone */
   char oom_score[16];
-  int death_signal, subreaper;
+  int death_signal, subreaper, dumpable;
   int rseq_free; /* the frozen process has no rseq area registered: a woken one registers it */
   uint64_t aside_left, aside_bytes, aside_ns;
   struct tt_buffer maps_text; /* /proc/self/maps at the freeze */

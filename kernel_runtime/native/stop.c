@@ -275,6 +275,7 @@ static int meet(struct look *look, int32_t tid) {
   slot->turn = stop.order;
   slot->seen = 0;
   slot->affinity = 0;
+  slot->sched = 0;
   slot->error = 0;
   slot->sent = 0;
   slot->worker = 0;

@@ -5,14 +5,6 @@
 
 #define MOST_CPUS_BYTES 1024 /* sched_getaffinity(2): 8192 processors */
 
-struct tt_sched { /* struct sched_attr in its first size; sched_setattr(2) */
-  uint32_t size, policy;
-  uint64_t flags;
-  int32_t nice;
-  uint32_t priority;
-  uint64_t runtime, deadline, period;
-};
-
 enum gate { GATE_SHUT, GATE_OPEN };
 
 static struct {

@@ -6,6 +6,14 @@
 #include "arena.h"
 #include "stop.h"
 
+struct tt_sched { /* struct sched_attr in its first size; sched_setattr(2) */
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t runtime, deadline, period;
+};
+
 /* Which ids a waking may and must give back, and whether it did. */
 struct tt_ids {
   int32_t want;      /* try the old ones */

@@ -56,6 +56,7 @@ static int descriptors(struct tt_state *state, struct tt_waking *w) {
   if (!error && w->copy) error = tt_copies_streams(w->passed);
   if (!error) tt_maps_make(state);
   tt_objects_close(state);
+  if (!error && !w->copy) tt_locked_again(state);
   for (int i = 0; i < 3; i++) tt_close(w->passed[i]);
   if (!error) tt_locks_take(state);
   SC(SYS_prlimit64, 0, RLIMIT_NOFILE, &limit, 0);

@@ -17,19 +17,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kernel_runtime.hashing import digests
 from kernel_runtime.store.digests import Digest, digest_of
 from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.following import PIECE, pieces_of
 from kernel_runtime.store.image_model import ImageDamaged, ImageNotStored, ImageUnusable, Written
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.leases import locked
@@ -41,8 +41,6 @@ FILES: Final = "files"
 
 _PURPOSE: Final = "criu image 1"
 _SEAL_PURPOSE: Final = "criu image files 1"
-_PIECE: Final = 4 << 20
-"""Bytes that are hashed together: four such at once, in one thread."""
 _GRACE_NS: Final = 60 * 10**9
 """An image that was written is not swept for so long: its row may not be committed yet."""
 
@@ -87,23 +85,34 @@ class DumpStore:
         except OSError as cause:
             raise ImageNotStored(cause.strerror or str(cause)) from cause
 
-    def keep(self, files: Path, details: dict[str, Any]) -> Written:
+    def keep(
+        self,
+        files: Path,
+        details: dict[str, Any],
+        known: Mapping[str, Sequence[str]] | None = None,
+    ) -> Written:
         """Make an image of what was written to a scratch directory; durable on return.
 
-        details: plain JSON, kept in the manifest. Blocks. Raises ImageNotStored, KeyUnusable.
+        details: plain JSON, kept in the manifest. known: what ``following.follow`` has found.
+        Blocks. Raises ImageNotStored, KeyUnusable.
         """
         try:
-            return self._keep(files, details)
+            return self._keep(files, details, known or {})
         except OSError as cause:
             raise ImageNotStored(cause.strerror or str(cause)) from cause
 
-    def _keep(self, files: Path, details: dict[str, Any]) -> Written:
+    def _keep(
+        self, files: Path, details: dict[str, Any], known: Mapping[str, Sequence[str]]
+    ) -> Written:
         listed = {}
-        for path in sorted(files.iterdir()):
-            with open(path, "rb") as file:
-                os.fchmod(file.fileno(), 0o600)
-                listed[path.name] = _digests(file.fileno())
-                os.fsync(file.fileno())
+        paths = sorted(files.iterdir())
+        with ThreadPoolExecutor(1) as other:
+            synced = [other.submit(_sync_private, path) for path in paths]  # while they are hashed
+            for path in paths:
+                with open(path, "rb") as file:
+                    listed[path.name] = _digests(file.fileno(), known.get(path.name, ()))
+            for one in synced:
+                one.result()
         size = sum(path.stat().st_size for path in files.iterdir())
         manifest = {
             "version": VERSION,
@@ -209,18 +218,17 @@ class DumpStore:
             shutil.rmtree(directory)
 
 
-def _digests(fd: int) -> list[Any]:
-    """The size of a file, and the digest of each piece of it."""
+def _sync_private(path: Path) -> None:
+    """On the disk, and for its owner alone."""
+    with open(path, "rb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        os.fsync(file.fileno())
+
+
+def _digests(fd: int, known: Sequence[str] = ()) -> list[Any]:
+    """The size of a file, and the digest of each piece of it. known: those of the first ones."""
     size = os.fstat(fd).st_size
-    if not size:
-        return [0, []]
-    with mmap.mmap(fd, size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
-        pieces = [view[at : at + _PIECE] for at in range(0, size, _PIECE)]
-        try:
-            return [size, digests(pieces)]
-        finally:
-            for piece in pieces:
-                piece.release()
+    return [size, [*known, *pieces_of(fd, len(known) * PIECE, size)]]
 
 
 def _compare(ref: str, files: Path, listed: dict[str, Any]) -> None:

@@ -50,6 +50,8 @@ down = new(4 * P, flags=PRIVATE | ANONYMOUS | GROWSDOWN); put(down, b"down")
 huge = new(8 << 20); libc.madvise(huge, 8 << 20, 14); put(huge + (4 << 20), b"huge" * 1000)
 small = new(P * 4); libc.madvise(small, P * 4, 15); put(small, b"small")
 wiped = new(P); libc.madvise(wiped, P, 18); put(wiped, b"wiped")
+at_random = new(P); libc.madvise(at_random, P, 1); put(at_random, b"random")
+in_turn = new(P); libc.madvise(in_turn, P, 2); put(in_turn, b"turn")
 undumped = new(P); libc.madvise(undumped, P, 16); put(undumped, b"undumped")
 path = FOLDER + "/file"
 with open(path, "wb") as f: f.write(b"".join(b"page %d." % i + bytes(P - 7) for i in range(8)))
@@ -73,6 +75,7 @@ def look():
     return [get(sparse + (1 << 39)), get(sparse), line(none, "head"), line(reserved, "head"),
             get(code, 9), line(code, "head"), get(down, 4), line(down),
             get(huge + (4 << 20) + 3996, 4), line(huge), get(small, 5), line(small),
+            get(at_random, 6), line(at_random), get(in_turn, 4), line(in_turn),
             line(wiped), get(wiped, 5), get(undumped), line(undumped),
             [get(of_file + i * P, 7) for i in range(8)], line(of_file, "head"),
             get(past_end + 7 * P, 7), fails(past_end + 8 * P),
@@ -117,3 +120,78 @@ def test_kinds_of_memory(any_world: World, images: Images, folder: Path) -> None
         woken = load(images, again, world).wake()
         assert woken.value("look()") == expected
         assert woken.value("hidden()") == "hidden"
+
+
+SETTINGS = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+GET_POLICY, SET_POLICY, BIND_MEMORY = {"x86_64": (239, 238, 237)}.get(
+    os.uname().machine, (236, 237, 235))
+SET_DISK, GET_DISK = {"x86_64": (251, 252)}.get(os.uname().machine, (30, 31))
+def call(number, *given):
+    return libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, given))
+def pointer(one): return ctypes.addressof(one)
+nodes, mode = ctypes.c_ulong(1), ctypes.c_int()
+def policy(at=0):
+    if call(GET_POLICY, pointer(mode), 0, 0, at, 2 if at else 0): return "none here"
+    return mode.value
+libc.mmap.restype = ctypes.c_void_p
+bound = libc.mmap(None, ctypes.c_size_t(65536), 3, 0x22, -1, ctypes.c_long(0))
+call(BIND_MEMORY, bound, 65536, 2, pointer(nodes), 64, 0)
+call(SET_POLICY, 1, pointer(nodes), 64)
+PRCTL = {"keep capabilities": (7, 8), "machine checks": (34, 33), "merge": (68, 67)}
+libc.prctl(8, 1, 0, 0, 0); libc.prctl(33, 1, 1, 0, 0); libc.prctl(67, 1, 0, 0, 0)
+libc.prctl(4, 0, 0, 0, 0)
+with open("/proc/self/status") as f: f.read()
+call(SET_DISK, 1, 0, 2 << 13 | 6)
+os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)); os.nice(2)
+header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+def capabilities():
+    found = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, found) == 0
+    return list(found)
+less = (ctypes.c_uint32 * 6)(*capabilities()); less[0] = less[3] = 0
+assert libc.capset(header, less) == 0
+def look():
+    return [policy(), policy(bound), libc.prctl(3, 0, 0, 0, 0),
+            {n: libc.prctl(get, 0, 0, 0, 0) for n, (get, _) in PRCTL.items()},
+            call(GET_DISK, 1, 0), os.sched_getscheduler(0), os.nice(0), capabilities(),
+            os.getresuid(), os.getresgid(), os.getgroups()]
+"""
+
+
+def test_settings_of_the_process(any_world: World, images: Images) -> None:
+    """What a program that is executed does not have; nor is it hindered by being undumpable."""
+    live = any_world.start(SETTINGS)
+    expected = live.value("look()")
+    assert expected[2] == 0
+    frozen = live.freeze()
+    live.kill()
+    woken = frozen.wake()
+    assert woken.value("look()") == expected
+    kind = any_world.kind
+    written = images.write(woken.freeze())
+    any_world.close()
+    with another(kind) as world:
+        assert load(images, written, world).wake().value("look()") == expected
+
+
+FILTERED = """
+import ctypes, struct
+libc = ctypes.CDLL(None)
+allow = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7fff0000))  # BPF_RET, allow
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 1, ctypes.addressof(allow)))
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, program, 0, 0) == 0
+"""
+
+
+def test_a_filter_that_is_lost_is_named(any_world: World, images: Images) -> None:
+    frozen = any_world.start(FILTERED).freeze()
+    written = images.write(frozen)
+    kind = any_world.kind
+    any_world.close()
+    with another(kind) as world:
+        _, loaded = images.load_closely(written.ref, world)
+        assert any("seccomp" in note.subject for note in loaded.not_captured)

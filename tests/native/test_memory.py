@@ -138,12 +138,45 @@ m[:4] = b"kept"; m.madvise(mmap.MADV_DONTFORK)
     assert woken.value("m[:4] == bytes(4)")
 
 
-def test_locked_memory_is_named(world: World) -> None:
-    live = world.start(
-        SETUP + "m = mmap.mmap(-1, 65536, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
-        "ctypes.CDLL(None).mlock(ctypes.byref(ctypes.c_char.from_buffer(m)), 65536)\n"
-    )
-    assert [line[:2] for line in live.freeze().report] == [["memory", "mlock"]]
+LOCKED = """
+import resource
+m = mmap.mmap(-1, 65536, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+s = mmap.mmap(-1, 65536); s[:6] = b"shared"
+libc = ctypes.CDLL(None)
+for one in m, s:
+    assert libc.mlock(ctypes.byref(ctypes.c_char.from_buffer(one), 4096), 8192) == 0
+def cap_effective():
+    return next(line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff"))
+def locked():
+    return [line for line in open("/proc/self/status") if line.startswith("VmLck")]
+"""
+
+
+def test_locked_memory_is_locked_again(any_world: World) -> None:
+    live = any_world.start(SETUP + LOCKED)
+    frozen = live.freeze()
+    assert frozen.report == []
+    live.run("libc.munlockall()")
+    live.kill()
+    for _ in range(2):
+        woken = frozen.wake()
+        assert woken.woken["report"] == []
+        assert woken.value("[locked(), s[:6].decode()]") == [["VmLck:\t      16 kB\n"], "shared"]
+        woken.kill()
+
+
+def test_memory_that_may_not_be_locked_again_is_named(any_world: World) -> None:
+    live = any_world.start(SETUP + LOCKED)
+    live.run("resource.setrlimit(resource.RLIMIT_MEMLOCK, (8192, 8192))")
+    frozen = live.freeze()
+    live.kill()
+    woken = frozen.wake()
+    if woken.value("int(cap_effective(), 16) >> 14 & 1"):  # CAP_IPC_LOCK: no limit
+        assert woken.woken["report"] == []
+        return
+    (line,) = woken.woken["report"]
+    assert line[0] == "memory" and "mlock" in line[2], line
+    assert woken.value("locked()") == ["VmLck:\t       8 kB\n"]
 
 
 def test_unshare_of_what_was_rewritten(world: World) -> None:

@@ -337,3 +337,29 @@ def test_storm_of_threads_frozen_two_hundred_times(world: World) -> None:
             woken.kill()
         frozen.quit()
     check(live)
+
+
+def test_scheduling_is_that_of_each_thread_at_each_freeze(any_world: World) -> None:
+    """What was noted of a thread that has ended is not taken for that of a later one."""
+    live = any_world.start(
+        SETUP + "stop = threading.Event(); nice = {}\n"
+        "def serve(name, value):\n"
+        "  os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), value)\n"
+        "  stop.wait()\n"
+        "  nice[name] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())\n"
+        "first = threading.Thread(target=serve, args=('first', 5)); first.start()\n"
+        "while os.getpriority(os.PRIO_PROCESS, first.native_id) != 5: time.sleep(.005)\n"
+    )
+    before = live.freeze()
+    live.run(
+        "stop.set(); first.join(); stop.clear()\n"
+        "second = threading.Thread(target=serve, args=('second', 0)); second.start()"
+    )
+    after = live.freeze()
+    live.kill()
+    for frozen, expected in ((before, {"first": 5}), (after, {"first": 5, "second": 0})):
+        woken = frozen.wake()
+        assert [line for line in woken.woken["report"] if line[0] == "thread"] == []
+        woken.run("stop.set(); [t.join() for t in threading.enumerate() if t.name != 'MainThread']")
+        assert woken.value("nice") == expected
+        woken.kill()

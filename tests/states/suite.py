@@ -13,6 +13,7 @@ and before them comments that say what must be known of it:
     # last           it is set up last and checked first: it disturbs the others in between
     # dmtcp: TEXT    why it is lost, or cannot be set up, under DMTCP, where nobody says so
     # apart: ENGINE  it has a kernel of its own over that engine: it ends the others there
+    # not over: ENGINE  it is not tried over that engine
 
 All others run in one kernel at once, so no two may use the same name. ``carried`` is a dict that a
 change can put plain data into, of which the check sees what the kernel had before everything ended.
@@ -39,6 +40,7 @@ from tests.kernel.durable_world import durable, image, kill
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 KEPT, NAMED, SILENT, LEFT_OUT = "kept", "lost, named", "lost silently", "left out"
+NOT_TRIED = "not tried"
 LOST, GONE = "lost", "the process lost, named"
 NOT_SET_UP, NOT_CAPTURED = "cannot be set up", "cannot be captured"
 SHARED_MEMORY: Final = Path("/dev/shm")
@@ -56,6 +58,7 @@ class Program:
     last: bool
     dmtcp: str
     apart: str
+    not_over: str
 
     @property
     def names(self) -> set[str]:
@@ -77,11 +80,12 @@ def read(path: Path) -> Program:
     """Understand a program's file."""
     head, *parts = re.split(r"^# %% (\w+)\n", path.read_text(), flags=re.MULTILINE)
     cells = dict(zip(parts[::2], parts[1::2]))
-    said = dict(re.findall(r"^# (named|needs|dmtcp|apart): (.+)$", head, re.MULTILINE))
+    said = dict(re.findall(r"^# (named|needs|dmtcp|apart|not over): (.+)$", head, re.MULTILINE))
     about = str(ast.literal_eval(head.split("\n\n")[0]))
     last = bool(re.search(r"^# last$", head, re.MULTILINE))
-    named, needs, dmtcp, apart = (said.get(n, "") for n in ("named", "needs", "dmtcp", "apart"))
-    return Program(path.stem, about, cells, named, needs, last, dmtcp, apart)
+    words = ("named", "needs", "dmtcp", "apart", "not over")
+    named, needs, dmtcp, apart, not_over = (said.get(word, "") for word in words)
+    return Program(path.stem, about, cells, named, needs, last, dmtcp, apart, not_over)
 
 
 def programs() -> list[Program]:
@@ -233,7 +237,9 @@ class Course:
         for program in programs():
             if program.apart == self.way.engine:
                 continue
-            if program.needs and importlib.util.find_spec(program.needs) is None:
+            if program.not_over == self.way.engine:
+                self.outcomes[program.name] = Outcome(NOT_TRIED)
+            elif program.needs and importlib.util.find_spec(program.needs) is None:
                 self.outcomes[program.name] = Outcome(LEFT_OUT, f"{program.needs} is not here")
             else:
                 yield program

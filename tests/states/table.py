@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.states.suite import WAYS, programs
+from tests.states.suite import NOT_TRIED, WAYS, programs
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "engines.md"
 BEGIN: Final = "<!-- states: written by scripts/statestable.py -->\n"
 END: Final = "<!-- end of states -->\n"
 HOW: Final = "docs/engines.md says otherwise: run scripts/statestable.py"
-UNKNOWN: Final = "not tried"
 
 
 def _rows() -> list[list[str]]:
@@ -39,7 +38,7 @@ def write(found: Mapping[str, Mapping[str, str]]) -> None:
         f"| --- | --- |{' --- |' * len(columns)}",
     ]
     for program in sorted(programs(), key=lambda program: program.name):
-        cells = [columns[engine].get(program.name, UNKNOWN) for engine in columns]
+        cells = [columns[engine].get(program.name, NOT_TRIED) for engine in columns]
         about = program.about.rstrip(".").replace("|", "\\|")
         lines.append(f"| `{program.name}` | {about} | {' | '.join(cells)} |")
     head, _, rest = PAGE.read_text().partition(BEGIN)

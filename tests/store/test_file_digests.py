@@ -181,3 +181,20 @@ def test_what_is_no_file_any_more(tmp_path: Path) -> None:
     assert known_by(gone, found) is None
     os.mkfifo(tmp_path / "gone")
     assert known_by(gone, found) is None  # and does not wait for whoever writes to it
+
+
+def test_a_large_file_is_hashed_in_pieces(tmp_path: Path) -> None:
+    """A change of one byte anywhere, also behind the last whole step, is another digest."""
+    path = tmp_path / "large"
+    data = bytearray(range(256)) * (72 << 10)  # 18 MiB
+    seen = set()
+    for at in (None, 0, 5 << 20, (16 << 20) + 1, len(data) - 1):
+        if at is not None:
+            data[at] ^= 1
+        path.write_bytes(data)
+        found = path.stat()
+        used = FileInUse(str(path), found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        digest = FileDigests().digest(used, "")
+        assert digest == FileDigests().digest(used, "") and len(digest) > 64
+        seen.add(digest)
+    assert len(seen) == 5

@@ -67,6 +67,10 @@ def dump(session: SessionState, sink: Sink, *, cut: Cut = cut_by_content) -> dic
     result: list[Any] = []
 
     def work() -> None:
+        # what the session has set by threading.settrace is about its own threads; a list in which
+        # it notes calls would grow for as long as it is pickled
+        sys.settrace(None)
+        sys.setprofile(None)
         try:
             result.append(dumping.run())
         except BaseException as error:

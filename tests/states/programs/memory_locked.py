@@ -8,6 +8,9 @@ import ctypes
 mlock_buffer = ctypes.create_string_buffer(8192)
 mlock_done = ctypes.CDLL(None).mlock(mlock_buffer, 8192)
 
+# %% change
+ctypes.CDLL(None).munlockall()
+
 # %% check
 import re
 
