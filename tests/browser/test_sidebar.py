@@ -320,6 +320,38 @@ def test_the_kernel_goes_away(person: Notebook, server: Server) -> None:
     person.panel.locator('[data-command="timetravel:switch-kernel"]').click()
     person.in_state("ready")
     person.row(1).wait_for()
+    changed_twice_at_once(person)
+
+
+def changed_twice_at_once(person: Notebook) -> None:
+    """The answer to the first change comes last, for a kernel that has ended for the second one."""
+    page = person.page
+    late: list[Any] = []
+
+    def hold_the_first(route: Any) -> None:
+        if route.request.method == "PATCH" and not late:
+            late.append((route, route.fetch()))  # the server has done it
+        else:
+            route.continue_()
+
+    page.route("**/api/sessions/*", hold_the_first)
+    change = "sessionContext.changeKernel({name: 'python3-timetravel'})"
+    with page.expect_request_finished(lambda request: request.method == "PATCH") as second:
+        page.evaluate(f"() => void jupyterapp.shell.currentWidget.{change}")
+        while not late:
+            page.wait_for_timeout(50)
+        page.evaluate(f"() => void jupyterapp.shell.currentWidget.{change}")
+    wanted = second.value.response().json()["kernel"]["id"]
+    kernel = "jupyterapp.shell.currentWidget.sessionContext.session?.kernel"
+    page.wait_for_function(f"id => {kernel}?.id === id", arg=wanted)
+    ((route, answer),) = late
+    assert answer.json()["kernel"]["id"] != wanted
+    route.fulfill(response=answer)
+    page.wait_for_function(f"id => {kernel}?.id === id", arg=answer.json()["kernel"]["id"])
+    page.wait_for_function(f"id => {kernel}?.id === id", arg=wanted)
+    person.in_state("ready")
+    person.run(2, "NameError")  # the notebook, too, is with a kernel that answers
+    page.unroute("**/api/sessions/*")
 
 
 def test_a_thousand_checkpoints(person: Notebook, server: Server) -> None:
