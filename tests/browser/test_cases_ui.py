@@ -1,8 +1,8 @@
 """The cases ``ui`` of the collection of hard ones, as a person meets them; each names its case.
 
 What is not here is elsewhere: ui-08 (a part of another version, a kernel without a package) in
-tests/install/test_doctor.py, its dark theme in test_sidebar.py; ui-11 (no variable is asked for its
-text) in tests/kernel/test_looking.py.
+tests/install/test_doctor.py, its dark theme in test_accessibility.py; ui-11 (no variable is asked
+for its text) in tests/kernel/test_looking.py.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ def test_right_to_left(person: Walker, server: Server, front_end: str) -> None:
     assert person.value("r") == "2"
 
 
-def test_scrolling_through_many(person: Walker, server: Server) -> None:
-    """At each step the rows in view are there, each at its place, and few others."""
+def test_scrolling_through_a_thousand(person: Walker, server: Server) -> None:
+    """At each step the rows in view are there, each at its place, and few others; so with keys."""
     from jupyter_timetravel import Client
 
     path = server.notebook("scroll/s.ipynb", ["n = 0; print('n', n)"])
@@ -144,11 +144,11 @@ def test_scrolling_through_many(person: Walker, server: Server) -> None:
     newest = max(server.runtime.glob("kernel-*.json"), key=lambda file: file.stat().st_mtime)
     person.page.goto("about:blank")  # faster: the kernel goes on
     with Client.from_connection_file(str(newest)) as session:
-        for number in range(2, 301):
+        for number in range(2, 1001):
             session.checkpoint(f"by hand {number}")
     person.open("lab", path, 1)
     person.show_panel()
-    rows = person.panel.locator('.jp-TimeTravel-rows[data-count="301"]')
+    rows = person.panel.locator('.jp-TimeTravel-rows[data-count="1001"]')
     rows.wait_for()
     seen: set[int] = set()
     step = 0
@@ -199,4 +199,10 @@ def test_scrolling_through_many(person: Walker, server: Server) -> None:
         if found["atEnd"]:
             break
         step += int(found["height"] * 0.8)
-    assert seen == set(range(301))
+    assert seen == set(range(1001))
+    rows.focus()
+    person.page.keyboard.press("Home")
+    person.row(1000, head="true").wait_for()
+    person.page.keyboard.press("End")
+    person.row(0).wait_for()
+    assert person.panel.locator(".jp-TimeTravel-row").count() < 80
