@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from browsing import FRONT_ENDS, Server
+from browsing import FRONT_ENDS, PATIENCE_MS, Server
+from jupyter_client import BlockingKernelClient
 from walking import Walker
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -134,8 +135,6 @@ def test_right_to_left(person: Walker, server: Server, front_end: str) -> None:
 
 def test_scrolling_through_a_thousand(person: Walker, server: Server) -> None:
     """At each step the rows in view are there, each at its place, and few others; so with keys."""
-    from jupyter_timetravel import Client
-
     path = server.notebook("scroll/s.ipynb", ["n = 0; print('n', n)"])
     person.open("lab", path, 1)
     person.show_panel()
@@ -143,9 +142,13 @@ def test_scrolling_through_a_thousand(person: Walker, server: Server) -> None:
     person.row(1, head="true").wait_for()
     newest = max(server.runtime.glob("kernel-*.json"), key=lambda file: file.stat().st_mtime)
     person.page.goto("about:blank")  # faster: the kernel goes on
-    with Client.from_connection_file(str(newest)) as session:
-        for number in range(2, 1001):
-            session.checkpoint(f"by hand {number}")
+    client = BlockingKernelClient(connection_file=str(newest))
+    client.load_connection_file()
+    client.start_channels(hb=False)
+    for _ in range(2, 1001):
+        client.execute("n += 1")
+        client.get_shell_msg(timeout=PATIENCE_MS / 1000)
+    client.stop_channels()
     person.open("lab", path, 1)
     person.show_panel()
     rows = person.panel.locator('.jp-TimeTravel-rows[data-count="1001"]')
