@@ -350,8 +350,14 @@ export class Timeline extends Tree {
     return request<T>(kernel, this._trans, command, args);
   }
 
-  private _onKernel(_: unknown, { newValue }: Session.ISessionConnection.IKernelChangedArgs): void {
+  private _onKernel(
+    _: unknown,
+    { oldValue, newValue }: Session.ISessionConnection.IKernelChangedArgs
+  ): void {
     this.running = null;
+    if (oldValue !== null && newValue !== null && oldValue.id !== newValue.id) {
+      void this._lookAgain();
+    }
     // one that cannot start is not told to be dead: it is gone before it has said a word
     this.hasDied = newValue === null && (this.hasDied || this.state === 'connecting');
     void this.refresh();

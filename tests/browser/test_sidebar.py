@@ -344,11 +344,20 @@ def changed_twice_at_once(person: Notebook) -> None:
     wanted = second.value.response().json()["kernel"]["id"]
     kernel = "jupyterapp.shell.currentWidget.sessionContext.session?.kernel"
     page.wait_for_function(f"id => {kernel}?.id === id", arg=wanted)
+    page.evaluate(
+        """() => {
+          window.had = [];
+          jupyterapp.shell.currentWidget.sessionContext.kernelChanged.connect(
+            (_, { newValue }) => window.had.push(newValue?.id));
+        }"""
+    )
     ((route, answer),) = late
     assert answer.json()["kernel"]["id"] != wanted
     route.fulfill(response=answer)
-    page.wait_for_function(f"id => {kernel}?.id === id", arg=answer.json()["kernel"]["id"])
-    page.wait_for_function(f"id => {kernel}?.id === id", arg=wanted)
+    page.wait_for_function(
+        "ids => JSON.stringify(window.had) === JSON.stringify(ids)",
+        arg=[answer.json()["kernel"]["id"], wanted],
+    )
     person.in_state("ready")
     person.run(2, "NameError")  # the notebook, too, is with a kernel that answers
     page.unroute("**/api/sessions/*")
