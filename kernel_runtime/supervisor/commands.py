@@ -38,6 +38,7 @@ _TELL_S = 5.0
 """Seconds that whoever reads the result waits for what changed in the environment."""
 
 _GO_BACK = frozenset({"restore", "resume", "bring", "replay", "reset"})
+_RIVALS = frozenset({"restore", "resume", "replay"})
 _ANSWERED_AT_ONCE = frozenset(
     {"status", "config", "subscribe", "checkpoint", "hold", "release", "tell"}
 )
@@ -50,6 +51,7 @@ class Commands:
         self._session = session
         self._outside = Outside(session)
         self._after_cell: Callable[[Request], Awaitable[Answer]] | None = None
+        self._going_back = False
         self._handlers: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
             name[3:]: handler
             for part in (LookingCommands(session), TimelineCommands(session), self)
@@ -102,8 +104,13 @@ class Commands:
             return await handler(**args)
         # cells that come after a restore wait for it, also while it waits itself
         changes = command in _GO_BACK and not args.get("dry_run")
+        # a group's coordinator holds the session: it is before all who wait for that hold's end
+        rival = changes and command in _RIVALS and args.get("lease") is None
         if changes:
             self._session.replays.refuse_while_running(command)
+        if rival:
+            self._refuse_beside_another(command)
+            self._going_back = True
         reason = f"waiting {command}" if changes and command != "reset" else ""
         if reason:
             self._session.router.hold(reason)
@@ -115,8 +122,19 @@ class Commands:
                 await self._session.holding.not_by_another(args.get("lease"))
             return await handler(**args)
         finally:
+            if rival:
+                self._going_back = False
             if reason:
                 self._session.router.release(reason)
+
+    def _refuse_beside_another(self, command: str) -> None:
+        """Of two who ask at the same moment the first wins; the other has seen another present."""
+        if self._going_back:
+            raise RestoreRefused(
+                f"The session is going back already, as somebody else has asked, so {command} was "
+                "not begun. Nothing was changed by it; look where the session is then, and ask "
+                "again."
+            )
 
     # Magics
 

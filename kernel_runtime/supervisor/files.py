@@ -60,6 +60,8 @@ class Files:
         self._is_imported = False
         self.processes: Callable[[], Iterable[str]] = tuple
         """Directories below /proc: these and their descendants may write to mapped files."""
+        self.begin_work: Callable[[], None] = lambda: None
+        """Is told that files are about to be written."""
         if not config.files:
             self.problem = "Files are not captured: Supervisor.files is off."
             return
@@ -87,6 +89,12 @@ class Files:
             )
         except (WorkspaceError, StoreError, OSError) as error:
             self.problem = f"Files are not captured: {error}"
+
+    def leave_others(self, at_rest: Callable[[int], bool]) -> None:
+        """What was made while the session was at rest (nanoseconds since the epoch) is another
+        program's: a restore leaves it."""
+        if self._engine is not None:
+            self._engine.at_rest = at_rest
 
     def follow(self, document: Document | None, *, imported: bool) -> None:
         """The notebook is this one by now; imported: its timeline was another machine's."""
@@ -211,6 +219,7 @@ class Files:
         committed: is called, in the event loop, when it will not be undone any more.
         """
         assert self._engine is not None
+        self.begin_work()
         loop = asyncio.get_running_loop()
 
         async def in_loop() -> None:

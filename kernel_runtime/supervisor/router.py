@@ -19,6 +19,7 @@ from kernel_runtime.supervisor.channels import Channels, Message
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.output import StreamJoiner
 from kernel_runtime.supervisor.request import Request
+from kernel_runtime.supervisor.rest import Rest
 
 _COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
 _COMMS_REMEMBERED = 1000
@@ -32,7 +33,10 @@ class Router:
         channels: Channels,
         on_start: Callable[[], None],
         on_done: Callable[[Request], None],
+        rest: Rest,
     ) -> None:
+        """rest: is told when nothing runs or waits."""
+        self._rest = rest
         self._channels = channels
         self._on_start = on_start
         self._on_done = on_done
@@ -80,6 +84,7 @@ class Router:
 
     def hold(self, reason: str) -> None:
         """Hand no request on until the same reason is released, as often as it was given."""
+        self._rest.ends()
         self._holds[reason] += 1
 
     def release(self, reason: str) -> None:
@@ -107,10 +112,13 @@ class Router:
 
     def dispatch(self) -> None:
         """Hand on the next request if nothing stands in the way."""
+        if self.at_rest:
+            self._rest.begins()
         if self._holds or self.in_flight is not None or not self._queue:
             return
         if self.executor is None and self.stand_in is None:
             return
+        self._rest.ends()
         request = self._queue.popleft()
         if request.type == "execute_request":
             request.content = json.loads(request.frames[3])

@@ -53,6 +53,7 @@ from kernel_runtime.supervisor.recovery import Recovery
 from kernel_runtime.supervisor.replays import Replayer
 from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.rescue import Rescue
+from kernel_runtime.supervisor.rest import Rest
 from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Router
 from kernel_runtime.supervisor.sandbox_set_up import SandboxSetUp
@@ -113,9 +114,12 @@ class Session:
         self.launcher = Launcher(self, python, arguments)
         self.captures = Captures(self)
         self.events = Events(channels)
-        self.router = Router(channels, self._on_start, self._on_done)
+        self.rest = Rest(self._processes)
+        self.router = Router(channels, self._on_start, self._on_done, self.rest)
         self.files = Files(config, self.cwd, log)
         self.files.processes = self._processes
+        self.files.begin_work = self.rest.ends
+        self.files.leave_others(self.rest.holds)
         self.environment = Environment(config, log, python)
         self.persistence = Persistence(config, log)
         self.timeline = self.persistence.open(self.epoch, self.files.roots)

@@ -240,7 +240,7 @@ export class Timeline extends Tree {
     const kernel = this.context.session?.kernel ?? null;
     const round = ++this._round; // a later call makes this one's answers worthless
     const isLate = () => round !== this._round || this.isDisposed;
-    if (kernel === null) {
+    if (kernel === null || kernel.isDisposed) {
       this._reset('absent');
       return;
     }
@@ -350,8 +350,14 @@ export class Timeline extends Tree {
     return request<T>(kernel, this._trans, command, args);
   }
 
-  private _onKernel(_: unknown, { newValue }: Session.ISessionConnection.IKernelChangedArgs): void {
+  private _onKernel(
+    _: unknown,
+    { oldValue, newValue }: Session.ISessionConnection.IKernelChangedArgs
+  ): void {
     this.running = null;
+    if (oldValue !== null && newValue !== null && oldValue.id !== newValue.id) {
+      void this._lookAgain();
+    }
     // one that cannot start is not told to be dead: it is gone before it has said a word
     this.hasDied = newValue === null && (this.hasDied || this.state === 'connecting');
     void this.refresh();
@@ -364,13 +370,29 @@ export class Timeline extends Tree {
       this._stale = true;
       if (status === 'dead') {
         this.hasDied = true;
+        this._round += 1; // what is asked of it now is not answered: no list is no failure
         this._reset('absent'); // one that is ended by hand is gone when kernelChanged says so
+        void this._lookAgain();
         return;
       }
       this._emit();
     } else if (this._stale && (status === 'idle' || status === 'busy')) {
       this._stale = false;
       void this.refresh();
+    }
+  }
+
+  /**
+   * Make sure that this is the kernel of the session. Of two changes of the kernel at once, the
+   * answer to the first may come last: the page then holds a kernel that the server has ended for
+   * the other one, and its list of sessions, which has not changed since, does not tell it.
+   */
+  private async _lookAgain(): Promise<void> {
+    const session = this.context.session;
+    try {
+      await session?.setType(session.type); // changes nothing; the answer is how the session is
+    } catch {
+      // there is no such session any more, or no server: then no kernel, either
     }
   }
 

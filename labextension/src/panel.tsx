@@ -11,6 +11,7 @@ import { Follower, ISubject } from './follow';
 import { layOut } from './graph';
 import { timeTravelIcon } from './icons';
 import { Timeline } from './model';
+import { whenIdle } from './pause';
 import { Rows } from './rows';
 import { IProblem, ServerPart } from './server';
 import { CommandIDs, ICheckpoint, ISettings } from './tokens';
@@ -100,13 +101,23 @@ export class TimelinePanel extends ReactWidget {
     this._selected = null;
     this._selectedChanged.emit();
     this._onChanged();
+    this.update(); // at once: what is clicked must be what is meant
   }
 
   private _onChanged(): void {
     const { dataset } = this.node;
+    const before = `${dataset.state} ${dataset.running}`;
     dataset.state = this._shown?.timeline.state ?? 'none';
     dataset.running = String(this._shown?.timeline.running != null);
-    this.update();
+    if (before !== `${dataset.state} ${dataset.running}`) {
+      this.update();
+    } else if (!this._isDrawn) {
+      this._isDrawn = true;
+      whenIdle(() => {
+        this._isDrawn = false;
+        this.update();
+      });
+    }
   }
 
   private _openMenu(x: number, y: number): void {
@@ -134,6 +145,8 @@ export class TimelinePanel extends ReactWidget {
     menu.open(x, y);
   }
 
+  /** It is going to be drawn. */
+  private _isDrawn = false;
   private _shown: ISubject | null = null;
   private _selected: string | null = null;
   private _filter = '';

@@ -1,6 +1,17 @@
 import { ISessionContext } from '@jupyterlab/apputils';
 import { Signal } from '@lumino/signaling';
 
+const LONGEST_MS = 200;
+
+/** Work when the page has nothing else to do, such as handing on the next cell; soon, anyway. */
+export function whenIdle(work: () => void): void {
+  if ('requestIdleCallback' in window) {
+    window.requestIdleCallback(work, { timeout: LONGEST_MS });
+  } else {
+    setTimeout(work, 0); // Safari
+  }
+}
+
 /** Work that waits until nothing happens for a moment, so that it is on no cell's way. */
 export class Pause {
   /**

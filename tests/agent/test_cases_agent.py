@@ -7,6 +7,7 @@ import http.server
 import os
 import stat
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,32 +93,46 @@ async def test_01_what_a_shell_did(
     assert out == "A1 a.txt 0o755\n[False, False, False, False]"
 
 
+def ticks() -> None:
+    """Wait until the clock of files has gone on: what is older is told from what is newer."""
+    begin = time.time_ns()
+    while time.time_ns() < begin + 50_000_000:
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_02_files_of_other_programs(way: str, book: Path, on: Start, tt: Start) -> None:
-    """They go with the rest of the folder, named before and after; nothing of them is lost."""
+    """What they have made stays, is named before and after, and goes where that is asked for."""
     kernel = on(book)
     kernel.run("x = 1")
     kernel.head()
     results = os.urandom(5_000_000)
-    (book.parent / "out").mkdir()
-    (book.parent / "out" / "eval.bin").write_bytes(results)  # not the session
-    kernel.run("open('mine.txt','w').write('agent file'); x = 2")
+    out = book.parent / "out"
+    ticks()
+    out.mkdir()
+    (out / "eval.bin").write_bytes(results)  # not the session
+    ticks()
+    kernel.run("open('mine.txt','w').write('agent file'); open('out/log','w').write('l'); x = 2")
     kernel.head()
     beforehand = tt("restore", book, 1, "--dry-run")
-    assert "out/eval.bin" in beforehand and "mine.txt" in beforehand
-    assert (book.parent / "out" / "eval.bin").read_bytes() == results
+    assert "out/eval.bin stays as it is: another program made it" in beforehand
+    assert "mine.txt" in beforehand and "out/log" in beforehand
     async with going_back(way, kernel, book, tt) as restore:
         said = await restore(1)
-    assert "out/eval.bin" in said
+    assert "out/eval.bin stays as it is: another program made it" in said
     assert kernel.run("print(x, __import__('os').path.exists('mine.txt'))").out == "1 False"
-    assert not (book.parent / "out").exists()
-    # either of the two ways back: that one file, and all of it
-    (held,) = [one for one in kernel.command("list")["checkpoints"] if one["reason"] == "safety"]
-    tt("restore", book, held["number"], "--paths", book.parent / "out")
-    assert (book.parent / "out" / "eval.bin").read_bytes() == results
+    assert (out / "eval.bin").read_bytes() == results
+    assert os.listdir(out) == ["eval.bin"]
+    # asked for by name it goes, and is held
+    tt("restore", book, 1, "--paths", out)
+    assert not out.exists()
+    checkpoints = kernel.command("list")["checkpoints"]
+    held = [one["number"] for one in checkpoints if one["reason"] == "safety"]
+    tt("restore", book, held[-1], "--paths", out)
+    assert (out / "eval.bin").read_bytes() == results
     assert not (book.parent / "mine.txt").exists()
-    tt("restore", book, held["number"])
-    assert (book.parent / "out" / "eval.bin").read_bytes() == results
+    tt("restore", book, held[0])
+    assert (out / "eval.bin").read_bytes() == results
     assert (book.parent / "mine.txt").read_text() == "agent file"
 
 

@@ -20,6 +20,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 AXE = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
 TOKEN = "browser-test"
 PATIENCE_MS = 60_000
+THEMES = ("JupyterLab Dark", "JupyterLab Light")  # the usual one last: settings stay
 FRONT_ENDS = {"lab": "lab/tree", "notebook": "notebooks"}  # name: path of its page of a notebook
 CHROMIUM_OPTIONS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -69,7 +70,8 @@ def running_server(
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += ["--ServerApp.port=0", f"--IdentityProvider.token={TOKEN}"]
     command += [f"--{app}.expose_app_in_browser=True" for app in ("LabApp", "JupyterNotebookApp")]
-    command += options
+    # a kernel that has ended is noticed sooner than after three seconds, each time
+    command += ["--KernelRestarter.time_to_dead=0.5", *options]
     with (root / "server.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=notebooks, env=env, stdout=log, stderr=log)
     try:
@@ -204,6 +206,21 @@ class Notebook:
             for violation in found["violations"]
             if violation["impact"] in ("serious", "critical")
         ]
+
+    def themed(self) -> Iterator[str]:
+        """Look at the page in one theme after the other."""
+        for theme in THEMES:
+            self.execute("apputils:change-theme", theme=theme)
+            self.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
+            yield theme.split()[-1]
+
+    def serious_in_a_theme(self, selector: str, pictures: Path, name: str) -> list[Any]:
+        """What axe finds that is serious, in either theme; how it looks is in the pictures."""
+        found = []
+        for theme in self.themed():
+            self.page.screenshot(path=str(pictures / f"{name}-{theme}.png"))
+            found += [(theme, *one) for one in self.serious(selector)]
+        return found
 
     def save(self) -> None:
         """Save, and wait until the server has written it."""

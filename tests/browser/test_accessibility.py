@@ -13,7 +13,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytest.importorskip("jupyterlab", reason="needs JupyterLab")
 
-THEMES = ["JupyterLab Light", "JupyterLab Dark"]
 CELLS = [
     "a = 1; open('a', 'w').write('1\\n'); print('a', a)",
     "a = 2; open('a', 'w').write('2\\n'); print('a', a)",
@@ -24,11 +23,6 @@ CELLS = [
 @pytest.fixture
 def person(server: Server, page: Any) -> Walker:
     return Walker(page, server, playwright.expect)
-
-
-def themed(person: Walker, theme: str) -> None:
-    person.execute("apputils:change-theme", theme=theme)
-    person.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
@@ -50,8 +44,7 @@ def test_no_serious_finding(person: Walker, server: Server, front_end: str) -> N
         person.page.keyboard.press("Escape")
         person.expect(person.page.locator(".lm-Menu")).to_have_count(0)
 
-    for theme in THEMES:
-        themed(person, theme)
+    for theme in person.themed():  # noqa: B007 (it is told by look)
         person.details(2)
         look("panel", "#jp-timetravel-panel")
         for name in ("Go Back to It", "Replay from Here…", "Label…", "Delete…"):
@@ -74,6 +67,7 @@ def test_no_serious_finding(person: Walker, server: Server, front_end: str) -> N
         with person.going_back():
             person.accept()
         person.undone(1)
+        look("panel after a restore", "#jp-timetravel-panel")
         person.cell(1).hover()
         look("mark", ".jp-TimeTravel-mark")
         look("button of a cell", ".jp-Cell.jp-mod-active > .jp-TimeTravel-before")

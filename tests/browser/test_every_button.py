@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from browsing import Server, running_server
-from walking import Walker
+from walking import Walker, all_commands
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -27,6 +27,16 @@ compensate(pay_back); print('paid')"""
 CELLS = [MAKE, PAY, "%restore 2", APPEND]
 FIRST, PAYING, _, LAST = range(len(CELLS))
 OLD, NEW = ("[1]", "'old\\n'"), ("[1, 2]", "'new\\n'")
+
+ELSEWHERE = {
+    "timetravel:checkpoint-group": "test_groups.py",
+    "timetravel:restore-group": "test_groups.py",
+    "timetravel:export-checkpoint": "test_rows.py",
+    "timetravel:refresh": "test_palette.py",
+    "timetravel:resume": "test_sidebar.py",
+    "timetravel:switch-kernel": "test_sidebar.py",
+}
+"""Commands that are tried elsewhere: what they need is made there."""
 
 
 @pytest.fixture
@@ -58,7 +68,10 @@ def test_everything_there_is_to_click(person: Walker, server: Server, log: Path)
     path = server.notebook("every/every.ipynb", cells)
     person.page.set_viewport_size({"width": 1600, "height": 5000})  # for all rows to be in view
     person.open("lab", path, len(cells))
+    person.note_commands()
     steps(person, server, log)
+    # a new command without a step here is found
+    assert all_commands(person) - person.executed() == ELSEWHERE.keys()
 
 
 def steps(person: Walker, server: Server, log: Path) -> None:

@@ -25,9 +25,9 @@ def person(server: Server, page: Any) -> Notebook:
 
 
 @pytest.fixture
-def other(server: Server, page: Any, request: pytest.FixtureRequest) -> Iterator[Cell]:
+def other(server: Server, page: Any) -> Iterator[Cell]:
     """Runs a cell of the notebook b.ipynb, which is open nowhere, and gives what it prints."""
-    path = server.notebook(f"{folder(request)}/b.ipynb", ["y = 0"])
+    path = server.notebook("grouped/b.ipynb", ["y = 0"])
     model = {"path": path, "name": "b.ipynb", "type": "notebook"}
     model["kernel"] = {"name": "python3-timetravel"}  # type: ignore[assignment]
     made = page.request.post(f"{server.url}api/sessions", data=model, headers=HEADERS)
@@ -50,26 +50,14 @@ def other(server: Server, page: Any, request: pytest.FixtureRequest) -> Iterator
     client.stop_channels()
 
 
-def folder(request: pytest.FixtureRequest) -> str:
-    return f"groups-{request.node.callspec.id.split()[-1]}"
-
-
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_a_group_from_the_sidebar(
-    person: Notebook,
-    server: Server,
-    other: Cell,
-    theme: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    person: Notebook, server: Server, other: Cell, tmp_path: Path
 ) -> None:
     """The badge, the members on hover and in the details, the preview of each, and the undo."""
-    name = folder(request)
+    name = "grouped"
     path = server.notebook(f"{name}/a.ipynb", ["x = 1; print('one', x)", "x = 2", "print('is', x)"])
     page = person.page
     person.open("lab", path, 3)
-    person.execute("apputils:change-theme", theme=theme)
-    page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
     person.show_panel()
     person.run(0, "one 1")
     person.row(1, head="true").wait_for()
@@ -102,8 +90,7 @@ def test_a_group_from_the_sidebar(
     details = person.panel.locator(".jp-TimeTravel-group")
     person.expect(details).to_contain_text("G1: a #2, b #2")
     person.panel.locator("table[data-loaded]").wait_for()
-    page.screenshot(path=str(tmp_path / f"{name}-badge.png"))
-    assert not person.serious("#jp-timetravel-panel")
+    assert not person.serious_in_a_theme("#jp-timetravel-panel", tmp_path, "badge")
 
     # its restore offers the others as well, and tells what becomes of each
     person.run(1)
@@ -120,8 +107,7 @@ def test_a_group_from_the_sidebar(
     for member, variable in (("a", "x"), ("b", "y")):
         section = page.locator(f'.jp-Dialog section[data-member="{member}"]')
         section.locator(f'tr[data-name="{variable}"][data-sign="~"]').wait_for()
-    page.screenshot(path=str(tmp_path / f"{name}-preview.png"))
-    assert not person.serious(".jp-Dialog-content")
+    assert not person.serious_in_a_theme(".jp-Dialog-content", tmp_path, "preview")
     page.keyboard.press("Enter")  # the button in front is the one that does it
     person.notified(f"group {name}: all went back to G1").wait_for()
     person.row(2, head="true").wait_for()

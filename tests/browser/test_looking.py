@@ -36,16 +36,10 @@ def person(server: Server, page: Any) -> Notebook:
     return Notebook(page, server, playwright.expect)
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_looking_into_a_difference(
-    person: Notebook, server: Server, theme: str, tmp_path: Any
-) -> None:
+def test_looking_into_a_difference(person: Notebook, server: Server, tmp_path: Any) -> None:
     """What a row changed; a text, images, frames and cells before and after; parts are brought."""
-    name = theme.split()[-1]
-    path = server.notebook(f"look-{name}/look.ipynb", [MAKE, CHANGE, LOOK])
+    path = server.notebook("look/look.ipynb", [MAKE, CHANGE, LOOK])
     person.open("lab", path, 3)
-    person.execute("apputils:change-theme", theme=theme)
-    person.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
     person.show_panel()
     for index in range(2):
         person.run(index)
@@ -82,8 +76,7 @@ def test_looking_into_a_difference(
     person.expect(cells.locator("tr[data-name]")).to_have_count(1)  # only the second one ran since
     cells.locator("tr[data-name] button").click()
     person.expect(cells.locator('[data-side="after"] img')).to_have_count(1)
-    person.page.screenshot(path=str(tmp_path / f"look-{name}.png"))
-    assert not person.serious(".jp-Dialog-content")
+    assert not person.serious_in_a_theme(".jp-Dialog-content", tmp_path, "look")
 
     # chosen parts of it come back, the rest stays
     dialog.locator('tr[data-name="notes.txt"] input').check()

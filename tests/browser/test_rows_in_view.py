@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from browsing import FRONT_ENDS, Server
+from browsing import FRONT_ENDS, PATIENCE_MS, Server
+from jupyter_client import BlockingKernelClient
 from walking import Walker
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -132,10 +133,8 @@ def test_right_to_left(person: Walker, server: Server, front_end: str) -> None:
     assert person.value("r") == "2"
 
 
-def test_scrolling_through_many(person: Walker, server: Server) -> None:
-    """At each step the rows in view are there, each at its place, and few others."""
-    from jupyter_timetravel import Client
-
+def test_scrolling_through_a_thousand(person: Walker, server: Server) -> None:
+    """At each step the rows in view are there, each at its place, and few others; so with keys."""
     path = server.notebook("scroll/s.ipynb", ["n = 0; print('n', n)"])
     person.open("lab", path, 1)
     person.show_panel()
@@ -143,12 +142,16 @@ def test_scrolling_through_many(person: Walker, server: Server) -> None:
     person.row(1, head="true").wait_for()
     newest = max(server.runtime.glob("kernel-*.json"), key=lambda file: file.stat().st_mtime)
     person.page.goto("about:blank")  # faster: the kernel goes on
-    with Client.from_connection_file(str(newest)) as session:
-        for number in range(2, 301):
-            session.checkpoint(f"by hand {number}")
+    client = BlockingKernelClient(connection_file=str(newest))
+    client.load_connection_file()
+    client.start_channels(hb=False)
+    for _ in range(2, 1001):
+        client.execute("n += 1")
+        client.get_shell_msg(timeout=PATIENCE_MS / 1000)
+    client.stop_channels()
     person.open("lab", path, 1)
     person.show_panel()
-    rows = person.panel.locator('.jp-TimeTravel-rows[data-count="301"]')
+    rows = person.panel.locator('.jp-TimeTravel-rows[data-count="1001"]')
     rows.wait_for()
     seen: set[int] = set()
     step = 0
@@ -199,4 +202,10 @@ def test_scrolling_through_many(person: Walker, server: Server) -> None:
         if found["atEnd"]:
             break
         step += int(found["height"] * 0.8)
-    assert seen == set(range(301))
+    assert seen == set(range(1001))
+    rows.focus()
+    person.page.keyboard.press("Home")
+    person.row(1000, head="true").wait_for()
+    person.page.keyboard.press("End")
+    person.row(0).wait_for()
+    assert person.panel.locator(".jp-TimeTravel-row").count() < 80

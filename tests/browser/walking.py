@@ -30,8 +30,26 @@ COUNT = f"""\
 }}"""
 
 
+def all_commands(person: Notebook) -> set[str]:
+    """The names of the sidebar's commands."""
+    listed = person.page.evaluate("() => jupyterapp.commands.listCommands()")
+    return {id for id in listed if id.startswith("timetravel:")}
+
+
 class Walker(Notebook):
     """A person at a notebook who looks at everything."""
+
+    def note_commands(self) -> None:
+        """Note from now on which commands are carried out."""
+        self.page.evaluate(
+            """() => {
+              window.executed = new Set();
+              jupyterapp.commands.commandExecuted.connect((_, { id }) => window.executed.add(id));
+            }"""
+        )
+
+    def executed(self) -> set[str]:
+        return set(self.page.evaluate("() => [...window.executed]"))
 
     def value(self, expression: str) -> str:
         """The value of an expression in the kernel, asked for without leaving a trace."""

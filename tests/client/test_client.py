@@ -10,7 +10,7 @@ from jupyter_client.manager import start_new_kernel
 import jupyter_timetravel
 from jupyter_timetravel import AsyncClient, Client
 from jupyter_timetravel.wire import NoTimeTravel, RequestTimeout
-from kernel_runtime.errors import BadRequest, UnknownCheckpoint
+from kernel_runtime.errors import BadRequest, RestoreRefused, UnknownCheckpoint
 from kernel_runtime.timeline import DeleteRefused
 
 
@@ -130,6 +130,40 @@ def test_events(notebook, client):
             if event.name == "restore_finished":
                 break
         assert {"restore_started", "checkpoint_created", "restore_progress"} <= set(names)
+
+
+def test_of_two_who_go_back_at_once_one_wins_and_the_other_is_told(notebook, client):
+    """Case ui-05: the first has not ended, as the cell that runs does not let it."""
+    notebook.cells("x = 1", "x = 2")
+    stubborn = """import os, time; print('in', flush=True)
+while not os.path.exists('go'):
+    try: time.sleep(0.01)
+    except KeyboardInterrupt: pass"""
+    running = notebook.send(stubborn)
+    notebook.until_printed(running)
+    first = []
+    with Client.from_connection_file(notebook.manager.connection_file) as winner:
+        asked = threading.Thread(target=lambda: first.append(winner.restore(1, force=True)))
+        with client.events(timeout=60) as events:
+            asked.start()
+            wait_for(events, "restore_started")
+            for ask in (
+                lambda: client.restore(2),
+                lambda: client.restore(undo=True),
+                lambda: client.replay(1),
+            ):
+                with pytest.raises(RestoreRefused, match="is going back already"):
+                    ask()
+            (notebook.cwd / "go").touch()
+            finished = wait_for(events, "restore_finished")
+        asked.join()
+    assert first[0].checkpoint.number == finished.content["checkpoint"]["number"] == 1
+    notebook.wait(running)
+    assert notebook.run("print(x)").out == "1"
+    # one restore, and the next one is served
+    assert [r.reason for r in client.list()].count("safety") == 1
+    client.restore(2)
+    assert notebook.run("print(x)").out == "2"
 
 
 def test_two_streams_see_the_same_and_one_can_time_out(notebook, client):

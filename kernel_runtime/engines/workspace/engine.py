@@ -32,6 +32,7 @@ from kernel_runtime.engines.workspace.errors import (
 )
 from kernel_runtime.engines.workspace.estimate import Estimate, estimate
 from kernel_runtime.engines.workspace.export import read_content, write_copy
+from kernel_runtime.engines.workspace.linux import birth_time_ns
 from kernel_runtime.engines.workspace.locks import locked_roots
 from kernel_runtime.engines.workspace.model import (
     ALL_FILES,
@@ -52,6 +53,7 @@ from kernel_runtime.engines.workspace.restoration import Restoration, paths_in
 from kernel_runtime.engines.workspace.rules import DEFAULT_EXCLUDES
 from kernel_runtime.engines.workspace.snapshots import Manifest, reachable, read_manifest
 from kernel_runtime.engines.workspace.staging import Stager
+from kernel_runtime.engines.workspace.state import Known
 from kernel_runtime.engines.workspace.tree import Reader, TreeDamaged
 from kernel_runtime.store.blobs import BlobError, BlobStore, Digest, SweepResult
 
@@ -68,7 +70,9 @@ class WorkspaceEngine:
     it had: nothing is put there. keep_documents: a restore leaves it alone, or every *.ipynb while
     document is None. mapped_files: asked at each look at the files, gives (st_dev, st_ino) of those
     that a process of the session has mapped shared and writable: they are read again whatever their
-    stat says.
+    stat says. at_rest: an attribute, None or whether the session was at rest at a time (nanoseconds
+    since the epoch): a file that was made and changed last then is another program's, and a restore
+    to before it leaves it.
     """
 
     name = "workspace"
@@ -95,6 +99,7 @@ class WorkspaceEngine:
         self.document = document
         self.mapped_files = mapped_files
         self.former: Sequence[Path] = ()
+        self.at_rest: Callable[[int], bool] | None = None
         self._lock = threading.RLock()
         self._released = 0
         journal_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -419,9 +424,16 @@ class WorkspaceEngine:
             if part.only is not None:
                 chosen = frozenset(path for of, path in part.only if of == number)
             protections.append(Protection(absent, rules, documents, former, chosen))
-        planner = Planner(reader, protections)
+        planner = Planner(reader, protections, self._is_of_others if self.at_rest else None)
         planner.plan([entry for _, entry in manifest.roots], [root.state for root in roots])
         return planner.found, protections
+
+    def _is_of_others(self, root: int, path: bytes, present: Known) -> bool:
+        """Whether a file was made, and changed last, while the session was at rest."""
+        if self.at_rest is None or not self.at_rest(present.changed_ns):
+            return False
+        made = birth_time_ns(os.path.join(os.fsencode(self._capturer.roots[root].path), path))
+        return made is not None and self.at_rest(made)
 
     def _make_missing_roots(self, manifest: Manifest, plan: RestorePlan) -> None:
         """A root that was deleted is made again, empty; the restore then fills it."""

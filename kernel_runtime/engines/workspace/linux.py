@@ -25,7 +25,9 @@ O_CLOEXEC: Final[int] = getattr(os, "O_CLOEXEC", 0)
 RENAME_NOREPLACE: Final = 1
 RENAME_EXCHANGE: Final = 2
 
+_AT_FDCWD: Final = -100
 _AT_SYMLINK_NOFOLLOW: Final = 0x100
+_STATX_BTIME: Final = 0x800
 _STATX_ATTR_IMMUTABLE: Final = 0x10
 _STATX_ATTR_APPEND: Final = 0x20
 _SYS_RENAMEAT2: Final = {"x86_64": 316, "aarch64": 276}
@@ -110,6 +112,25 @@ def protected_attributes(dir_fd: int, name: bytes) -> str:
     if attributes & _STATX_ATTR_IMMUTABLE:
         return "immutable"
     return "append-only" if attributes & _STATX_ATTR_APPEND else ""
+
+
+def birth_time_ns(path: bytes) -> int | None:
+    """When a file was made (nanoseconds since the epoch); None where that is not known."""
+    buffer = ctypes.create_string_buffer(256)
+    try:
+        _syscall(
+            _SYS_STATX,
+            ctypes.c_int(_AT_FDCWD),
+            ctypes.c_char_p(path),
+            ctypes.c_int(_AT_SYMLINK_NOFOLLOW),
+            ctypes.c_uint(_STATX_BTIME),
+            buffer,
+        )
+    except OSError:
+        return None
+    (mask,) = struct.unpack_from("=I", buffer.raw, 0)
+    seconds, nanoseconds = struct.unpack_from("=qI", buffer.raw, 80)
+    return int(seconds) * 10**9 + int(nanoseconds) if mask & _STATX_BTIME else None
 
 
 def inotify_init() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kernel_runtime.engines.workspace.model import Entry, LeftOut
 from kernel_runtime.engines.workspace.operations import (
@@ -14,7 +14,7 @@ from kernel_runtime.engines.workspace.operations import (
     Remeta,
     join,
 )
-from kernel_runtime.engines.workspace.protect import NOT_CHOSEN, Protection
+from kernel_runtime.engines.workspace.protect import NOT_CHOSEN, OTHERS, Protection
 from kernel_runtime.engines.workspace.state import DirState, Known
 from kernel_runtime.engines.workspace.tree import Reader
 
@@ -24,7 +24,15 @@ _Located = dict[tuple[int, bytes], tuple[Parts, Entry]]
 class Planner:
     """Compares root by root; then settles hard links, which can span roots."""
 
-    def __init__(self, reader: Reader, protections: Sequence[Protection]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        protections: Sequence[Protection],
+        is_of_others: Callable[[int, bytes, Known], bool] | None = None,
+    ) -> None:
+        """is_of_others: whether the file at a path, with the number of its root, is another
+        program's: it stays where the snapshot has nothing, unless it was chosen by name."""
+        self._is_of_others = is_of_others
         self._reader = reader
         self._protections = protections
         self._links = False
@@ -79,6 +87,8 @@ class Planner:
             reason = f"what is there now cannot be kept: {note[0]}"
         elif name in state.excluded:
             reason = "what is there now is left out by the rules"
+        elif target is None and isinstance(present, Known) and self._stays(root, path, present):
+            reason = reason or OTHERS
         if reason:
             if target is None or present is None or _differs(target, present):
                 self._keep(root, path, reason)
@@ -152,17 +162,27 @@ class Planner:
         protection = self._protections[root]
         if present.total_excluded or not protection.is_chosen(b"/".join(parts)):
             return True
-        if not (present.total_notes or protection.may_be_below(b"/".join(parts))):
+        protects = present.total_notes or protection.may_be_below(b"/".join(parts))
+        if not protects and self._is_of_others is None:
             return False
         pending = [(parts, present)]
         while pending:
             at, state = pending.pop()
             if any(absent for _, absent in state.notes.values()):
                 return True
-            if any(protection.reason(join(at, name)) for name in state.names()):
+            if protects and any(protection.reason(join(at, name)) for name in state.names()):
+                return True
+            if any(self._stays(root, join(at, name), one) for name, one in state.files.items()):
                 return True
             pending.extend(((*at, name), below) for name, below in state.dirs.items())
         return False
+
+    def _stays(self, root: int, path: bytes, present: Known) -> bool:
+        return (
+            self._is_of_others is not None
+            and self._protections[root].only is None
+            and self._is_of_others(root, path, present)
+        )
 
     def _keep(self, root: int, path: bytes, reason: str) -> None:
         if reason == NOT_CHOSEN:

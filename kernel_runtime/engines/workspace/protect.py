@@ -16,6 +16,8 @@ DOCUMENT: Final = "notebook document: the front end owns it"
 
 NOT_CHOSEN: Final = "it was not chosen"
 
+OTHERS: Final = "another program made it while no cell ran"
+
 FORMER: Final = "the notebook was called so before"
 
 _SUFFIX: Final = b".ipynb"

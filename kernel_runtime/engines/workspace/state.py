@@ -46,6 +46,11 @@ class Known:
     trusted: bool
     seen_ns: int
 
+    @property
+    def changed_ns(self) -> int:
+        """When the file, its name or its metadata were changed last."""
+        return self.key[4]
+
 
 @dataclass(eq=False)
 class DirState:
