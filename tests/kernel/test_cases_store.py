@@ -153,6 +153,8 @@ def test_05_the_clock_goes_back(on: Start, tt: Any, book: Path, clock: Any) -> N
     assert [c["comment"] for c in listed if c["reason"] == "manual"] == ["t1", "t2", "t3", "t4"]
     numbers = [c["number"] for c in listed]
     assert numbers == sorted(set(numbers))
+    rows = {c: next(r for r in tt("list", book).splitlines() if c in r) for c in ("t1", "t2", "t3")}
+    assert [c for c, row in rows.items() if "the clock was off" in row] == ["t2", "t3"], rows
     # what was asked for stays whatever the clock says; so does the newest
     told = tt("prune", book, "--older-than", "30d")
     after = json.loads(tt("list", book, "--json"))["checkpoints"]
