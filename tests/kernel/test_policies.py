@@ -48,7 +48,8 @@ def test_idle_writes_when_no_cell_runs(
     notebook = start_notebook(_NO_IMAGES, *policy, **document)
     first = notebook.send("x = 1")
     busy = notebook.send(
-        "import os, time\nprint('busy', flush=True)\nwhile not os.path.exists('go'): time.sleep(.05)"
+        "import os, time; print('busy', flush=True)\n"
+        "while not os.path.exists('go'): time.sleep(.05)"
     )
     notebook.wait(first)
     notebook.until_printed(busy, "busy")
@@ -82,7 +83,7 @@ def test_who_writes_gives_way_to_the_session(
 ) -> None:
     notebook = start_notebook(_NO_IMAGES, "--Supervisor.durability=manual", **document)
     own = int(notebook.run("import os; os.nice(0)").result)
-    notebook.run("rows = [{'id': n, 'name': f'name {n}'} for n in range(1_000_000)]")
+    notebook.run("rows = [{'id': n, 'name': f'name {n}'} for n in range(200_000)]")
     notebook.run("%checkpoint large")
     number, seen = 3, set()
     supervisor = psutil.Process(notebook.pid)
