@@ -21,7 +21,7 @@ from pathlib import Path
 
 import nbformat
 from durable import WAIT_S, Session, megabytes
-from harness import BenchError, Kernel, Spread, kernels
+from harness import BenchError, Kernel, Spread, kernels, notebook
 from report import Result, Scale, parser, run
 
 from jupyter_timetravel import Client
@@ -107,9 +107,10 @@ def workload(size: int) -> Iterator[dict[str, Side]]:
     """The three kernels with the same variables, all of them on the disk."""
     os.environ["KISHU_PATH_ROOT"] = os.environ["JUPYTER_DATA_DIR"]
     os.environ["ENV_KISHU_TEST_MODE"] = "1"
-    notebook = Path(os.environ["JUPYTER_DATA_DIR"], "kishu.ipynb")
-    nbformat.write(nbformat.v4.new_notebook(), notebook)
+    kishus = Path(os.environ["JUPYTER_DATA_DIR"], "kishu.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(), kishus)
     with (
+        notebook(),
         kernels("stock", "kishu", "ours") as (stock, kishu, own),
         Client(own.client, timeout=WAIT_S) as client,
     ):
@@ -118,10 +119,10 @@ def workload(size: int) -> Iterator[dict[str, Side]]:
             client.config(durability_interval=_interval)
         sides = {
             "stock": Side(stock, None, None),
-            "kishu": Side(kishu, notebook.with_suffix(".kishudb"), None),
+            "kishu": Side(kishu, kishus.with_suffix(".kishudb"), None),
             "ours": Side(own, None, Session(own, client)),
         }
-        kishu.run(INIT.format(notebook=str(notebook)))
+        kishu.run(INIT.format(notebook=str(kishus)))
         for side in sides.values():
             for code in CELLS:
                 side.kernel.run(code.format(bytes=size))

@@ -154,6 +154,19 @@ def kernels(*kinds: str) -> Iterator[list[Kernel]]:
 
 
 @contextmanager
+def notebook() -> Iterator[Path]:
+    """A notebook for the kernels that are started meanwhile: without one ours writes only what is
+    asked for, as nobody could find the rest again."""
+    path = Path(os.environ["JUPYTER_DATA_DIR"], "n.ipynb")
+    path.write_text("{}")
+    os.environ["JPY_SESSION_NAME"] = str(path)
+    try:
+        yield path
+    finally:
+        del os.environ["JPY_SESSION_NAME"]
+
+
+@contextmanager
 def private_home() -> Iterator[None]:
     """Keep the user's history, configuration and store out of the figures, and the reverse."""
     names = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")

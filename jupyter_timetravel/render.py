@@ -7,13 +7,14 @@ that suit light and dark), holds no script, and shows all that came from a user 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from html import escape
 from typing import Any, Final
 
 from kernel_runtime.timeline.drawing import Row, rows
 from kernel_runtime.timeline.model import first_line
 from kernel_runtime.timeline.report import summary_text
+from kernel_runtime.timeline.retention import out_of_order
 from kernel_runtime.timeline.text import columns, one_line, pad, plural, size_text
 
 Record = Mapping[str, Any]
@@ -23,6 +24,7 @@ HEAD_SHOWN: Final = 8
 VARIABLES_SHOWN: Final = 40
 CELLS_SHOWN: Final = 40
 OUTPUT_LINES: Final = 10
+_CLOCK_WAS_OFF: Final = "the clock was off"
 WHAT_WIDTH: Final = 64
 
 _MUTED: Final = "color:var(--jp-ui-font-color2,inherit);opacity:.75"
@@ -105,9 +107,19 @@ def _partial(record: Record) -> str:
 
 def clock(record: Record, now: datetime | None = None) -> str:
     """When it was made, in the kernel's local time; with the date if that is not today."""
-    made = datetime.fromisoformat(record["created_at"]).astimezone()
+    made = _made_at(record).astimezone()
     today = (now or datetime.now()).astimezone().date()
     return made.strftime("%H:%M:%S" if made.date() == today else "%Y-%m-%d %H:%M:%S")
+
+
+def clock_notes(records: Sequence[Record], now: datetime | None = None) -> dict[str, str]:
+    """By id, what is to be said of a time that cannot be right; records in order of number."""
+    moments = [(record["id"], _made_at(record)) for record in records]
+    return dict.fromkeys(out_of_order(moments, now or datetime.now(timezone.utc)), _CLOCK_WAS_OFF)
+
+
+def _made_at(record: Record) -> datetime:
+    return datetime.fromisoformat(record["created_at"])
 
 
 def tree_text(listing: Mapping[str, Any], limit: int | None = ROWS_SHOWN) -> str:
@@ -118,10 +130,12 @@ def tree_text(listing: Mapping[str, Any], limit: int | None = ROWS_SHOWN) -> str
     width = max(columns(row.prefix) for row in drawn)
     numbers = max(len(f"#{by_id[row.id]['number']}") for row in drawn)
     lines = [_older(older)] if older else []
+    odd = clock_notes(listing["checkpoints"])
     for row in drawn:
         record = by_id[row.id]
         line = f"{pad(row.prefix, width)} {pad('#' + str(record['number']), numbers)}  "
-        line += "  ".join([clock(record), what(record), *marks(record)])
+        told = [odd[row.id]] if row.id in odd else []
+        line += "  ".join([clock(record), what(record), *told, *marks(record)])
         lines.append(line + ("  ← you are here" if row.is_head else ""))
     return "\n".join(lines)
 
@@ -132,6 +146,7 @@ def tree_html(listing: Mapping[str, Any], limit: int | None = ROWS_SHOWN) -> str
     if not drawn:
         return "<p>no checkpoints yet</p>"
     body = []
+    odd = clock_notes(listing["checkpoints"])
     for row in drawn:
         record = by_id[row.id]
         style = "" if row.on_present_branch else f' style="{_MUTED}"'
@@ -140,7 +155,8 @@ def tree_html(listing: Mapping[str, Any], limit: int | None = ROWS_SHOWN) -> str
                 ' style="background:var(--jp-layout-color2,rgba(128,128,128,.15));'
                 'box-shadow:inset 3px 0 var(--jp-brand-color1,#2196f3)"'
             )
-        marked = escape(" · ".join(marks(record)))
+        told = [odd[row.id]] if row.id in odd else []
+        marked = escape(" · ".join([*told, *marks(record)]))
         cells = [
             f'<td style="{_CELL};font-family:var(--jp-code-font-family,monospace);white-space:pre">'
             f"{escape(row.prefix)}</td>",

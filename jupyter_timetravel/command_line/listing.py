@@ -29,12 +29,13 @@ def run(args: argparse.Namespace) -> int:
         return grouping.show(args, args.group)
     with session(args) as found:
         result = {**found.about(), **found.ask(commands.list_checkpoints(not args.manual))}
-    rows = [_cells(record) for record in result["checkpoints"]]
+    odd = render.clock_notes(result["checkpoints"])
+    rows = [_cells(record, odd.get(record["id"])) for record in result["checkpoints"]]
     tell(args, table(_HEAD, rows) if rows else "no checkpoints", result)
     return 0
 
 
-def _cells(record: render.Record) -> tuple[str, ...]:
+def _cells(record: render.Record, of_clock: str | None) -> tuple[str, ...]:
     ready = [capture for capture in record["captures"] if capture["state"] == "ready"]
     engines = {capture["engine"] for capture in ready if capture["kind"] == "filesystem"}
     processes = {capture["engine"] for capture in ready if capture["kind"] == "process"}
@@ -42,7 +43,8 @@ def _cells(record: render.Record) -> tuple[str, ...]:
     held += ["variables"] if any(capture["kind"] == "namespace" for capture in ready) else []
     held += ["workspace"] if "workspace" in engines else []
     held += ["environment"] if "overlay" in engines else []
-    notes = [f"[{record['label']}]"] if record["label"] else []
+    notes = [of_clock] if of_clock else []
+    notes += [f"[{record['label']}]"] if record["label"] else []
     notes += ["pinned"] if record["pinned"] else []
     notes += ["safety"] if record["reason"] == "safety" else []
     notes += [plural(record["effects"], "effect")] if record["effects"] else []

@@ -50,7 +50,8 @@ def _dump(
     state = session_state(kernel, files)
     state.frozen_at = request["frozen_at"]
     state.directory = kernel.timetravel.directory
-    manifest = dump(state, channel, cut=cutting.cut)
+    state.left_out = request["left_out"]
+    manifest = dump(state, channel, cut=cutting.cut, trying=lambda names: channel.say(trying=names))
     channel.say(done=True, manifest=manifest)
 
 

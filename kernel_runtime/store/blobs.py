@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Final
 
 from kernel_runtime import hashing
-from kernel_runtime.store import encryption
+from kernel_runtime.store import encryption, locks
 from kernel_runtime.store.cipher import OVERHEAD
 from kernel_runtime.store.coding import Codec, Plain
 from kernel_runtime.store.digests import (
@@ -91,6 +91,7 @@ class BlobStore(Shelf):
             if not part.is_dir():
                 part.mkdir(mode=0o700, parents=True, exist_ok=True)
                 sync(part.parent)
+        locks.ask(self._home)
         for name in ("lock", "collector"):  # or deleting would need room
             with self._locked(exclusive=False, name=name):
                 pass

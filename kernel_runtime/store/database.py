@@ -69,6 +69,7 @@ def open_store(directory: Path, keys: Keys | None = None) -> Store:
     is not ours, or was written by a newer version; EncryptionLocked, DatabaseDamaged.
     """
     private_directory(directory)
+    locks.ask(directory)
     private_directory(directory / "locks")
     reserve.keep(directory)
     return reserve.used_for(directory, lambda: Store(DatabaseFile(directory), keys or Keys()))

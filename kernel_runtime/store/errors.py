@@ -27,6 +27,18 @@ class TimelineInUse(StoreError):
         )
 
 
+class LocksSilent(StoreError):
+    """The filesystem of the store does not answer who has a file locked."""
+
+    def __init__(self, directory: Path, filesystem: str, waited_s: float) -> None:
+        super().__init__(
+            f"The store {directory} lies on a filesystem ({filesystem}) whose locks have not "
+            f"answered for {waited_s:.0f} seconds: its lock server is down or unreachable. Nothing "
+            "was read or written. Set JUPYTER_TIMETRAVEL_STORE to a directory on a local disk, or "
+            "have the lock server mended, and start again."
+        )
+
+
 class DatabaseDamaged(StoreError):
     """The file that lists the checkpoints holds what nobody wrote into it."""
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from kernel_runtime.linux import boot_id
-from kernel_runtime.store.errors import StoreError, refused
+from kernel_runtime.store import filesystem_type
+from kernel_runtime.store.errors import LocksSilent, StoreError, refused
 
 if sys.platform != "win32":
     import fcntl
@@ -34,6 +35,50 @@ who looks into the file; a message has the rest."""
 _held: Final[dict[Path, int]] = {}
 """Lock files of this process and their descriptors."""
 _turn: Final = threading.RLock()
+
+
+_silent: Final[set[Path]] = set()
+"""Directories whose locks have not answered."""
+
+PATIENCE_S: Final = 20.0
+"""Seconds that a network filesystem's locks get to answer at all."""
+
+
+def ask(directory: Path) -> None:
+    """See that a store's network filesystem answers about locks, before anything waits for that.
+
+    Raises LocksSilent, StoreError. What a lock server that is down is asked cannot be called off:
+    the thread that has asked stays behind and ends with the process, which does not ask again.
+    """
+    if sys.platform == "win32" or not filesystem_type.is_network(directory):
+        return
+    found: list[OSError | None] = []
+    if directory in _silent:
+        raise LocksSilent(directory, filesystem_type.name(directory), PATIENCE_S)
+    asking = threading.Thread(target=_ask, args=(directory / "answers", found), daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    if not found:
+        _silent.add(directory)
+        raise LocksSilent(directory, filesystem_type.name(directory), PATIENCE_S)
+    if found[0] is not None:
+        raise refused(directory, found[0]) from found[0]
+
+
+def _ask(path: Path, found: list[OSError | None]) -> None:
+    """Whoever else asks at the same time may have it: that is an answer too."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            for lock in (fcntl.lockf, fcntl.flock):
+                with contextlib.suppress(BlockingIOError, PermissionError):
+                    lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        found.append(error)
+    else:
+        found.append(None)
 
 
 def acquire(path: Path) -> bool:

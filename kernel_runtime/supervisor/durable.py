@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_runtime.blob_channel import ChannelError
-from kernel_runtime.engines.dill.engine import NAME, DillEngine, Loaded
+from kernel_runtime.engines.dill.engine import NAME, DillEngine, Loaded, PicklingEnded
 from kernel_runtime.engines.loaded import MONOTONIC, clock_inside_ns
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, RestoreRefused
 from kernel_runtime.store.errors import StoreError
@@ -40,6 +40,9 @@ _LOOK_S: Final = 0.1
 
 _TRIES: Final = 3
 """A restore in between can end the process that is written; then it is tried again."""
+
+_BLAMED_MOST: Final = 16
+"""Variables that may each end the process that pickles them, until none of them is written."""
 
 _EMPTY: Final = ("start", "restart")
 """Reasons of checkpoints of a fresh process, which holds nothing."""
@@ -225,21 +228,33 @@ class Durability:
                 future.set_result(capture)
 
     async def _captured(self, id: str) -> Capture:
-        """The capture, noted if it is ready; tried again where a restore came in between."""
+        """The capture, noted if it is ready; tried again where a restore came in between.
+
+        What ends the process twice in a row is left out: it costs only itself.
+        """
         session = self._session
-        for left in reversed(range(_TRIES)):
+        left_out: dict[str, str] = {}
+        ended_at: tuple[str, ...] = ()
+        left = _TRIES
+        while True:
+            left -= 1
             try:
                 # until its name is in the database, no sweep may take what it is made of
                 with self.engine.store.writing():
-                    capture = await self._capture(id)
+                    capture = await self._capture(id, left_out)
                     await session.captures.put_durable(id, capture)
                 return capture
             except (ChannelError, CheckpointRefused) as error:
-                if id not in session.frozen or self._stopping or not left:
+                if isinstance(error, PicklingEnded):
+                    is_news = not left_out.keys() >= set(error.names)
+                    if error.names == ended_at and is_news and len(left_out) < _BLAMED_MOST:
+                        left_out.update(dict.fromkeys(ended_at, error.reason))
+                        left = _TRIES
+                    ended_at = error.names
+                if id not in session.frozen or self._stopping or left <= 0:
                     return Capture(KIND, NAME, "failed", error=str(error))
-        raise AssertionError("unreachable")
 
-    async def _capture(self, id: str) -> Capture:
+    async def _capture(self, id: str, left_out: Mapping[str, str]) -> Capture:
         """Raises ChannelError or CheckpointRefused; that may be different another time."""
         started = time.perf_counter()
         loop = asyncio.get_running_loop()
@@ -250,7 +265,7 @@ class Durability:
         clock_ns = clock_inside_ns(self._session.sandbox)
         async with self.copy(id) as link:
             manifest = await loop.run_in_executor(
-                self._worker, self.engine.take_in, link, frozen_at
+                self._worker, self.engine.take_in, link, frozen_at, left_out
             )
         manifest = await self.scratch.tried(self.engine, self._worker, manifest, checkpoint)
         manifest = await loop.run_in_executor(

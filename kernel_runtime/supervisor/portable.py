@@ -41,6 +41,9 @@ class Portable:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._tried: str | None = None
+        self._tried_at: datetime | None = None
+        """Which checkpoint the schedule has verified last, and when."""
 
     # Single variables
 
@@ -178,9 +181,12 @@ class Portable:
             newest = next((c for c in reversed(list(session.timeline)) if is_written(c)), None)
             if not hours or newest is None or not session.router.idle:
                 continue
-            since = _verified_at(newest)
+            # one that did not hold is told of once, and tried again as late as one that did
+            tried = self._tried_at if self._tried == newest.id else None
+            since = max(filter(None, (_verified_at(newest), tried)), default=None)
             if since is not None and session.now() - since < timedelta(hours=hours):
                 continue
+            self._tried, self._tried_at = newest.id, session.now()
             for one in (await self.verify([newest]))["verified"]:
                 if one["problems"]:
                     session.router.say_next(

@@ -76,6 +76,10 @@ class NameIndex:
         """The id of checkpoint ``number``."""
         return self._by_number.get(number)
 
+    def is_label(self, text: str) -> bool:
+        """Whether a checkpoint has that label."""
+        return text in self._by_label
+
     def bearers(self, text: str) -> list[str]:
         """Ids of those with that label, or if none has it that comment; the newest first."""
         numbers = self._by_label.get(text) or self._by_comment.get(text) or ()

@@ -175,13 +175,18 @@ def charging_order(timeline: Timeline) -> list[str]:
 def implausible(timeline: Timeline, now: datetime) -> frozenset[str]:
     """Checkpoints whose time is after now, or before that of an earlier one: the clock was wrong
     then, or is now."""
+    return out_of_order([(c.id, c.created_at) for c in timeline], now)
+
+
+def out_of_order(moments: Iterable[tuple[str, datetime]], now: datetime) -> frozenset[str]:
+    """Likewise, of ids and times in the order of their numbers."""
     wrong = set()
     latest = None
-    for checkpoint in timeline:
-        if checkpoint.created_at > now or (latest is not None and checkpoint.created_at < latest):
-            wrong.add(checkpoint.id)
+    for id, moment in moments:
+        if moment > now or (latest is not None and moment < latest):
+            wrong.add(id)
         else:
-            latest = checkpoint.created_at
+            latest = moment
     return frozenset(wrong)
 
 

@@ -8,7 +8,7 @@ the present branch is the head and its ancestors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -157,7 +157,7 @@ class Timeline:
         """Find a checkpoint by any of its names. Raises UnknownCheckpoint with what is near.
 
         In this order: number (12, "12", "#12"), relative number (-1 is the head, -2 its
-        parent), id, label, comment (of several bearers the newest), prefix of one id.
+        parent), id, label (of several bearers the newest), comment of one, prefix of one id.
         """
         text = str(spec).strip()
         candidates: list[str] = []
@@ -170,14 +170,23 @@ class Timeline:
             candidates = [by_number] if by_number else []
         if not candidates and isinstance(spec, str):
             candidates = [text] if text in self._checkpoints else self._names.bearers(text)
+            if len(candidates) > 1 and not self._names.is_label(text):
+                numbers = self._numbers(candidates)
+                raise UnknownCheckpoint(
+                    spec, f"{numbers} all have that comment: say which by its number."
+                )
             if not candidates:
                 candidates = matching_prefix(self._checkpoints, text)
                 if len(candidates) > 1:
-                    numbers = ", ".join(f"#{self._checkpoints[c].number}" for c in candidates[:5])
+                    numbers = self._numbers(candidates)
                     raise UnknownCheckpoint(spec, f"The ids of {numbers} all begin like that.")
         if not candidates:
             raise UnknownCheckpoint(spec, self._names.suggest(spec))
         return self._checkpoints[candidates[0]]
+
+    def _numbers(self, ids: Sequence[str]) -> str:
+        more = ", …" if len(ids) > 5 else ""
+        return ", ".join(f"#{self._checkpoints[id].number}" for id in ids[:5]) + more
 
     def _relative(self, back: int) -> list[str]:
         id = self._head

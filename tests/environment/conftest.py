@@ -142,7 +142,10 @@ def file_server(
     started: list[tuple[Any, Path]] = []
 
     def begin(
-        latency: float = 0.0, requests: str | Path = os.devnull, where: str = "nfs"
+        latency: float = 0.0,
+        requests: str | Path = os.devnull,
+        where: str = "nfs",
+        **more: str,
     ) -> tuple[Path, Path]:
         source, mounted = tmp_path / "served", tmp_path / where
         for name in ("", "work", "store"):
@@ -153,7 +156,7 @@ def file_server(
             server = subprocess.Popen(
                 [sys.executable, Path(__file__).with_name("fuse_passthrough.py"), source, mounted],
                 stdout=subprocess.PIPE, stderr=file, text=True,
-                env={**os.environ, "LATENCY": str(latency), "TRACE": "1"},
+                env={**os.environ, "LATENCY": str(latency), "TRACE": "1", **more},
             )  # fmt: skip
         started.append((server, mounted))
         ability("FUSE", server.stdout.readline() == "mounted\n")

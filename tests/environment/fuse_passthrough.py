@@ -3,7 +3,8 @@
 A filesystem in user space (fuse(4), version 7.31 of its protocol) that passes on what a plain
 directory has: without extended attributes, without types in its listings, without exchanging of
 names, without a word at close(2), refusing root; deleted files that are still open become
-``.nfs…``. LATENCY is seconds per request. Ends when it is unmounted.
+``.nfs…``. LATENCY is seconds per request. With LOCKS=silent it is asked for locks and answers only
+when who asks is ended. Ends when it is unmounted.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ ATTR = struct.Struct("=QQQQQQIIIIIIIIII")
 SETATTR = struct.Struct("=IIQQQQQQIIIIIIII")
 LATENCY = float(os.environ.get("LATENCY", "0"))
 TRACE = os.environ.get("TRACE")
+LOCKS_ARE_SILENT = os.environ.get("LOCKS") == "silent"
+LOCKS = 1 << 1 | 1 << 10  # FUSE_POSIX_LOCKS, FUSE_FLOCK_LOCKS
 NO_REPLY = object()
 
 
@@ -56,7 +59,7 @@ class Passthrough:
                 if name is None:
                     raise Refused(errno.ENOSYS)
                 if uid == 0 and name not in ("init", "destroy", "forget", "batch_forget",
-                                             "release", "releasedir"):  # fmt: skip
+                                             "release", "releasedir", "interrupt"):  # fmt: skip
                     raise Refused(errno.EACCES)
                 reply = getattr(self, name)(node, body, uid, gid)
             except Refused as refused:
@@ -115,7 +118,18 @@ class Passthrough:
 
     def init(self, node: int, body: bytes, uid: int, gid: int) -> bytes:
         return struct.pack(
-            "=IIIIHHIIHHI7I", 7, 31, 1 << 17, 1 << 5, 12, 9, 1 << 17, 1, 0, 0, *[0] * 8
+            "=IIIIHHIIHHI7I",
+            7,
+            31,
+            1 << 17,
+            1 << 5 | LOCKS * LOCKS_ARE_SILENT,
+            12,
+            9,
+            1 << 17,
+            1,
+            0,
+            0,
+            *[0] * 8,
         )
 
     def destroy(self, node: int, body: bytes, uid: int, gid: int) -> bytes:
@@ -124,7 +138,13 @@ class Passthrough:
     def forget(self, node: int, body: bytes, uid: int, gid: int) -> object:
         return NO_REPLY
 
-    batch_forget = forget
+    batch_forget = lock = forget
+
+    def interrupt(self, node: int, body: bytes, uid: int, gid: int) -> object:
+        """Who waits for an answer has been sent a signal."""
+        (unique,) = struct.unpack_from("=Q", body)
+        os.write(self.fd, OUT.pack(OUT.size, -errno.EINTR, unique))
+        return NO_REPLY
 
     def lookup(self, node: int, body: bytes, uid: int, gid: int) -> bytes:
         return self.entry(self.below(node, body))
@@ -292,8 +312,8 @@ OPCODES = {
     1: "lookup", 2: "forget", 3: "getattr", 4: "setattr", 5: "readlink", 6: "symlink", 8: "mknod",
     9: "mkdir", 10: "unlink", 11: "rmdir", 12: "rename", 13: "link", 14: "open_", 15: "read",
     16: "write", 17: "statfs", 18: "release", 20: "fsync", 26: "init", 27: "opendir",
-    28: "readdir", 29: "releasedir", 30: "fsyncdir", 34: "access", 35: "create", 38: "destroy",
-    42: "batch_forget", 45: "rename2",
+    28: "readdir", 29: "releasedir", 30: "fsyncdir", 31: "lock", 32: "lock", 33: "lock",
+    34: "access", 35: "create", 36: "interrupt", 38: "destroy", 42: "batch_forget", 45: "rename2",
 }  # fmt: skip
 
 

@@ -46,6 +46,19 @@ def test_04_the_store_on_a_network_filesystem(file_server: Any, play: Any) -> No
     assert "held" in notebook.run(f"%timetravel verify {a}").out
 
 
+@pytest.mark.root
+def test_04_locks_that_never_answer(file_server: Any, play: Any, tmp_path: Path) -> None:
+    """The kernel says so and runs without a stored timeline; commands end with the same words."""
+    mounted, _ = file_server(LOCKS="silent")
+    notebook = play(covered=False, JUPYTER_TIMETRAVEL_STORE=str(mounted / "store"))
+    told = notebook.run("x = 1").text("stderr")
+    assert f"The store {mounted / 'store'} lies on a filesystem (fuse)" in told, told
+    assert "Set JUPYTER_TIMETRAVEL_STORE to a directory on a local disk" in told
+    notebook.run("x = 2")
+    notebook.run("%restore 1")
+    assert notebook.run("print(x)").out == "1"
+
+
 def _journals(source: Path) -> list[str]:
     beside = (source / "store").glob(f"{FILE_NAME}-*")
     return [path.name for path in beside if not path.name.endswith("-journal")]

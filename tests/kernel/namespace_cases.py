@@ -219,6 +219,22 @@ CASES = {
             "None",
         ),
     ),
+    "10, torch": Case(
+        needs=("torch",),
+        cells=(
+            "import torch\n"
+            "torch.manual_seed(1); torch.rand(1); torch.set_default_dtype(torch.float64)\n"
+            "weights = torch.ones(3, requires_grad=True); same = weights; part = torch.arange(4.)\n"
+            "view = part[::2]",
+            "first = torch.rand(1, dtype=torch.float32).item()",
+            "torch.manual_seed(1); torch.rand(1)",
+        ),
+        checks=(
+            "print(torch.rand(1, dtype=torch.float32).item() == first, torch.get_default_dtype())",
+            "part[0] = 9; print(view[0].item(), same is weights, weights.requires_grad)",
+        ),
+        expected=("True torch.float64", "9.0 True True"),
+    ),
     "11": Case(
         cells=(
             "from functools import lru_cache, cached_property, singledispatch\n"

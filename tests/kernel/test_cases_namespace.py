@@ -85,7 +85,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.torch if "torch" in case.needs else ())
+        for name, case in CASES.items()
+    ],
+)
 def test_namespace(world: World, name: str) -> None:
     case = CASES[name]
     if name not in world.warm:

@@ -276,6 +276,22 @@ def test_08_what_runs_sandboxes_is_out_of_reach(books: Any, tmp_path: Path) -> N
         "print(hits, there, len(names) < 30, seen)"
     )
     assert cell.out.splitlines()[-1] == "[] False True False"
+    pid = notebook.run("print(os.getpid())").out
+    secrets = [notebook.manager.connection_file, str(tmp_path / "keys/mine"), str(store)]
+    cell = notebook.run(
+        "def content(path):\n"
+        "    try: return os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read()\n"
+        "    except OSError: return ''\n"
+        f"print([bool(content(path)) for path in {secrets!r}])\n"
+        "open('/proc/self/oom_score_adj').close()\n"
+        "try: os.kill(1, 0)\n"
+        "except OSError: pass\n"
+        "try: os.kill(1, 9)\n"
+        "except OSError: pass\n"
+        "print(os.getpid())"
+    )
+    assert cell.out == f"[False, False, False]\n{pid}", cell.out
+    assert notebook.run("x").result == "1", "the session is the one that it was"
     end(notebook)
     path = tmp_path / "inside/n.ipynb"
     keys = str(tmp_path / "keys/mine")

@@ -153,6 +153,8 @@ def test_05_the_clock_goes_back(on: Start, tt: Any, book: Path, clock: Any) -> N
     assert [c["comment"] for c in listed if c["reason"] == "manual"] == ["t1", "t2", "t3", "t4"]
     numbers = [c["number"] for c in listed]
     assert numbers == sorted(set(numbers))
+    rows = {c: next(r for r in tt("list", book).splitlines() if c in r) for c in ("t1", "t2", "t3")}
+    assert [c for c, row in rows.items() if "the clock was off" in row] == ["t2", "t3"], rows
     # what was asked for stays whatever the clock says; so does the newest
     told = tt("prune", book, "--older-than", "30d")
     after = json.loads(tt("list", book, "--json"))["checkpoints"]
@@ -257,7 +259,20 @@ def test_11_comments_with_any_content(on: Start, tt: Any, book: Path) -> None:
     assert not any(ord(c) < 32 or c in "\x7f\u202e" for line in lines for c in line)
     kept = {c["comment"] for c in listed if c["reason"] == "manual"}
     assert refused == {10, 11, 12}, cell.out  # NUL, half a surrogate pair, an option
+    accepted = [" ".join(c.split()) for n, c in enumerate(COMMENTS) if n not in refused]
+    told = {" ".join((c["comment"] or "").split()) for c in listed if c["reason"] == "manual"}
+    cut = [c for c in told if c.startswith("xxx")]
     assert {"plain", 'it\'s "quoted"; DROP TABLE x;--', "{x} $HOME `id`"} <= kept
+    assert {c for c in accepted if not c.startswith("xxx")} <= told, (accepted, told)
+    assert len(cut) == 1 and len(cut[0]) >= 1000
+    if len(cut[0]) < 1_000_000:
+        assert "cut" in cell.out or "shortened" in cell.out, "a notice says so"
+    # where the terminal knows ASCII alone
+    assert len(tt("list", book, LC_ALL="C", PYTHONIOENCODING="").splitlines()) == len(lines)
+    again = on("--Supervisor.auto=off")
+    again.run("%checkpoint plain")
+    error = again.run("%restore plain", ok=False).error
+    assert "plain" in error and "#" in error, error
 
 
 def test_a_second_kernel_says_that_its_timeline_ends_with_it(on: Start) -> None:

@@ -157,6 +157,31 @@ def test_what_cannot_be_kept_is_named_and_costs_only_itself(
     assert second.run("nested", ok=False).error.startswith("NameError")
 
 
+def test_one_that_ends_the_process_that_pickles_it_costs_only_itself(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    notebook = start_notebook("--Supervisor.images=False", **document)
+    notebook.run(
+        "class Fatal:\n"
+        "    def __reduce__(self): import os; os._exit(3)\n"
+        "class Fatal2:\n"
+        "    def __reduce__(self): import ctypes; ctypes.string_at(0)\n"
+        "fatal = Fatal(); held = [fatal]; second = Fatal2(); fine = [1]; same = fine"
+    )
+    capture = durable(notebook, 1)
+    assert capture["state"] == "ready", capture
+    lost = {note["subject"]: note["detail"] for note in capture["not_captured"]}
+    assert set(lost) == {"fatal", "held", "second"}, lost
+    assert all("pickling it ends the process" in why for why in lost.values()), lost
+    kill(notebook)
+    second = start_notebook(**document)
+    told = second.run("%restore 1").out
+    assert "not brought back: fatal: pickling it ends the process" in told, told
+    assert second.run("same.append(2); print(fine, 'held' in dir(), 'Fatal' in dir())").out == (
+        "[1, 2] False True"
+    )
+
+
 def test_single_variables_into_the_present(
     start_notebook: Callable[..., Any], document: dict[str, Any]
 ) -> None:

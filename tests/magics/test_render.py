@@ -201,3 +201,15 @@ def test_the_clock_shows_the_date_of_other_days(timeline):
     made = timeline.head.created_at.astimezone()
     assert clock(record, now=made) == made.strftime("%H:%M:%S")
     assert clock(record) == made.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def test_a_time_that_cannot_be_right_is_told(timeline):
+    found = listing(timeline)
+    records = [dict(record) for record in found["checkpoints"]]
+    records[1]["created_at"] = "2099-01-01T00:00:00+00:00"
+    records[-1]["created_at"] = "2001-01-01T00:00:00+00:00"
+    shown = tree_text({**found, "checkpoints": records}).splitlines()
+    told = [line.split("#")[1].split()[0] for line in shown if "the clock was off" in line]
+    assert told == [str(records[1]["number"]), str(records[-1]["number"])]
+    assert tree_html({**found, "checkpoints": records}).count("the clock was off") == 2
+    assert "the clock was off" not in tree_text(found)

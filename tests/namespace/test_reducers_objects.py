@@ -157,6 +157,7 @@ h = Holder(); h.con = con; h.name = "keepme"
 async def co(): return 1
 c = co(); c.close()
 thread = threading.Thread(target=print); child = subprocess.Popen(["true"]); child.wait()
+lives = subprocess.Popen(["sleep", "60"])
 stack = contextlib.ExitStack(); local = threading.local(); local.x = 6
 loop = asyncio.new_event_loop()
 import contextvars; var = contextvars.ContextVar("v", default=[1]); var.set(data)
@@ -166,7 +167,7 @@ pool = concurrent.futures.ThreadPoolExecutor(3); result = pool.submit(lambda: 5)
 """,
     )
     assert set(dumped.lost) == {
-        *("nested", "it", "sock", "c", "thread", "child", "stack", "loop", "waiting"),
+        *("nested", "it", "sock", "c", "thread", "lives", "stack", "loop", "waiting"),
     }
     assert "nested['bad']" in dumped.lost["nested"] and "generator" in dumped.lost["nested"]
     assert [name for name, _ in dumped.manifest["notices"]] == ["local", "pool"]
@@ -178,11 +179,12 @@ pool = concurrent.futures.ThreadPoolExecutor(3); result = pool.submit(lambda: 5)
         "con.execute('select count(*) from t').fetchone())",
         "print(lock.acquire(False), done.result(), result.result(), pool.submit(len, "
         "'ab').result())",
-        "print(local.x, var.get() is data, var.name, bare.get('-'))",
+        "print(local.x, var.get() is data, var.name, bare.get('-'), child.returncode,"
+        " child.poll())",
     )
 
     assert came.printed[:2] == ["[1, 2, 3] (1, 'b') keepme True (0,)\n", "True 8 5 2\n"]
-    assert came.printed[2] == "6 True v -\n"
+    assert came.printed[2] == "6 True v - 0 0\n"
 
 
 def test_queues_weak_references_iterators_and_small_types(tmp_path: Path) -> None:

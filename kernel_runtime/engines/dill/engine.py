@@ -12,17 +12,28 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kernel_runtime import blob_channel, hashing
-from kernel_runtime.blob_channel import Blobs, ChannelError
+from kernel_runtime.blob_channel import Blobs, ChannelError, ChannelSilent
 from kernel_runtime.store.namespaces import NamespaceStore
 
 NAME: Final = "dill"
 _SILENCE_S: Final = 120.0
 """Seconds without a word after which a process is given up: one variable may take this long."""
+
+
+class PicklingEnded(ChannelError):
+    """The copy has ended, or says nothing any more, while it pickled what ``names`` says."""
+
+    def __init__(self, error: ChannelError, names: Sequence[str]) -> None:
+        super().__init__(str(error))
+        self.names = tuple(names)
+        self.reason = f"pickling it ends the process ({error})"
+        if isinstance(error, ChannelSilent):
+            self.reason = f"pickling it takes more than {_SILENCE_S:.0f} seconds"
 
 
 @dataclass
@@ -46,14 +57,23 @@ class DillEngine:
     def __init__(self, store: NamespaceStore) -> None:
         self.store = store
 
-    def take_in(self, link: socket.socket, frozen_at: float) -> dict[str, Any]:
+    def take_in(
+        self, link: socket.socket, frozen_at: float, left_out: Mapping[str, str]
+    ) -> dict[str, Any]:
         """Have the copy at the other end pickle its namespace; return the manifest.
 
-        frozen_at: Unix time of the checkpoint; files may have changed since.
-        Its blobs are stored, not yet flushed. Raises ChannelError, or what the store raises.
+        frozen_at: Unix time of the checkpoint; files may have changed since. left_out: names that
+        are not pickled, and why. Its blobs are stored, not yet flushed. Raises ChannelError
+        (PicklingEnded where it is known at what), or what the store raises.
         """
-        request = {"command": "dump", "frozen_at": frozen_at}
-        answer = self._converse(link, request, self.store)
+        request = {"command": "dump", "frozen_at": frozen_at, "left_out": dict(left_out)}
+        answer: dict[str, Any] = {}
+        try:
+            self._converse(link, request, self.store, answer)
+        except ChannelError as error:
+            if names := answer.get("trying"):
+                raise PicklingEnded(error, [str(name) for name in names]) from error
+            raise
         manifest = answer.get("manifest")
         if not isinstance(manifest, dict):
             raise ChannelError(str(answer.get("error", "it sent no manifest")))
@@ -67,7 +87,8 @@ class DillEngine:
         summaries: bool = False,
     ) -> Loaded:
         """Have the process at the other end load variables (None: all). Raises ChannelError."""
-        answer = self._converse(
+        answer: dict[str, Any] = {}
+        self._converse(
             link,
             {
                 "command": "load",
@@ -76,6 +97,7 @@ class DillEngine:
                 "summaries": summaries,
             },
             _Ahead(self.store, manifest),
+            answer,
         )
         if "error" in answer:
             raise ChannelError(str(answer["error"]))
@@ -88,10 +110,9 @@ class DillEngine:
         )
 
     def _converse(
-        self, link: socket.socket, request: dict[str, Any], blobs: Blobs
-    ) -> dict[str, Any]:
-        """Ask for something and serve blobs until it is done."""
-        answer: dict[str, Any] = {}
+        self, link: socket.socket, request: dict[str, Any], blobs: Blobs, answer: dict[str, Any]
+    ) -> None:
+        """Ask for something and serve blobs until it is done; answer takes in what is said."""
 
         def heard(words: dict[str, Any]) -> bool:
             answer.update(words)
@@ -101,7 +122,6 @@ class DillEngine:
         with contextlib.suppress(BrokenPipeError):  # it has ended: receiving says how
             blob_channel.say(link, **request)
         blob_channel.serve(link, blobs, heard)
-        return answer
 
     def publish(self, manifest: Mapping[str, Any]) -> str:
         """Bring a namespace onto the disk; return its name. Raises what the store raises."""

@@ -159,6 +159,23 @@ def make_exported(
     return np.ndarray.__new__(kind, shape, dtype, exporter, offset, strides)
 
 
+@reducer("numpy.void", once=False)
+def reduce_record(record: Any, context: Any) -> Any:
+    """A record of a structured array is a view of it; one that was made alone is a value."""
+    np = sys.modules["numpy"]
+    if not isinstance(record.base, np.ndarray) or record.dtype.names is None:
+        return NotImplemented
+    owner = _memory_owner(record.base, np.ndarray)
+    if not (_is_raw(record.dtype) and _is_raw(owner.dtype)) or _order(owner) is None:
+        return NotImplemented
+    return make_record, (owner, _address(record) - _address(owner), record.dtype)
+
+
+def make_record(owner: Any, offset: int, dtype: Any) -> Any:
+    """Rebuild a record that shares its array's memory."""
+    return make_view(sys.modules["numpy"].ndarray, owner, offset, (), (), dtype)[()]
+
+
 @reducer("numpy.dtype", once=False)
 def reduce_dtype(dtype: Any, context: Any) -> Any:
     """numpy has one object for each plain type; its pickles make others."""

@@ -12,6 +12,7 @@ import platform
 import sys
 import threading
 import types
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -56,14 +57,27 @@ _WELL_KNOWN: Final = frozenset(
 )
 
 
-def dump(session: SessionState, sink: Sink, *, cut: Cut = cut_by_content) -> dict[str, Any]:
+def _nobody(names: Sequence[str]) -> None:
+    pass
+
+
+def dump(
+    session: SessionState,
+    sink: Sink,
+    *,
+    cut: Cut = cut_by_content,
+    trying: Callable[[Sequence[str]], None] = _nobody,
+) -> dict[str, Any]:
     """Write everything to ``sink``; the manifest (docs/namespace.md). Raises what the sink raises.
+
+    trying: is told the names that are pickled next, so that who watches knows what has ended the
+    process if something does.
 
     Runs in a copy of the process that ends afterwards: it raises the recursion limit, reducers take
     objects apart, and the caller has switched the garbage collector off. The work is done in a
     thread with a stack of its own; the calling one answers what only it can.
     """
-    dumping = _Dump(session, sink, cut)
+    dumping = _Dump(session, sink, cut, trying)
     result: list[Any] = []
 
     def work() -> None:
@@ -116,9 +130,16 @@ class _Failed(Exception):
 
 
 class _Dump:
-    def __init__(self, session: SessionState, sink: Sink, cut: Cut) -> None:
+    def __init__(
+        self,
+        session: SessionState,
+        sink: Sink,
+        cut: Cut,
+        trying: Callable[[Sequence[str]], None],
+    ) -> None:
         self.session = session
         self.cut = cut
+        self.trying = trying
         self.uploader = Uploader(sink)
         # Before the recursion limit is changed: it is one of the settings.
         self.settings, self.notices = settings.groups(session)
@@ -215,6 +236,10 @@ class _Dump:
     # -- pickling ---------------------------------------------------------------------------
 
     def _alone(self, number: int, root: Root) -> None:
+        root.reason = next(filter(None, map(self.session.left_out.get, root.names)), None)
+        if root.reason is not None:
+            return
+        self.trying(root.names)
         recording = Recording(min(_ONE_RECORDING, _ALL_RECORDINGS - self.recorded))
         pickler = UnitPickler(self.keeper, recording, dict(root.classes), number, root.notices)
         try:
@@ -298,6 +323,7 @@ class _Dump:
             root.attempt = None
 
     def _together(self, members: list[Root], own: set[str]) -> _Attempt:
+        self.trying([name for root in members for name in root.names])
         writer = StreamWriter(self.uploader, self.cut)
         pickler = UnitPickler(self.keeper, writer, own, None, None)
         classes = tuple(pair for root in members for pair in root.classes)
@@ -361,6 +387,8 @@ def _is_definition(pair: tuple[str, Any]) -> bool:
 
 def _loads_well(pickler: UnitPickler) -> bool:
     """Whether a unit is made of what is known to come back, and of nothing else."""
+    if pickler.is_doubtful:
+        return False
     names = [*pickler.modules]
     for kind in pickler.kinds:
         if kind is types.FunctionType:  # one that was written, not one that goes by its name

@@ -17,6 +17,8 @@ def reduce_exception(error: BaseException, context: Any) -> Any:
         return reduced
     attributes = reduced[2] if len(reduced) > 2 else None
     links = {name: value for name in _LINKS if (value := getattr(error, name))}
+    if isinstance(error, (NameError, AttributeError)) and error.name is not None:
+        links["name"] = error.name
     state = (attributes or {}, links)
     return make_exception, (type(error), reduced[1]), state, None, None, set_exception
 

@@ -16,15 +16,17 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from kernel_runtime.executor.namespace import code, dill_way, registry, sets
+from kernel_runtime.executor.namespace.reducers.common import set_attributes
 from kernel_runtime.executor.namespace.registry import NotKept
 from kernel_runtime.executor.namespace.session import SessionState
 
 Handler = Callable[["UnitPickler", Any], Any]
 
 registry.by_reference(
+    *(f"types:{name}" for name in types.__all__ if name.endswith("Type")),
     *("sys:stdin", "sys:stdout", "sys:stderr", "sys:__stdin__", "sys:__stdout__"),
     *("sys:__stderr__", "sys:path", "sys:argv", "sys:meta_path", "sys:modules", "sys:warnoptions"),
     *("os:environ", "os:environb", "warnings:filters", "random:_inst", "numpy:nan", "math:nan"),
@@ -83,6 +85,19 @@ class _Memory:
         self.memory = memory
 
 
+class Making(NamedTuple):
+    """How an instance is made anew."""
+
+    maker: type | None
+    """Whose ``__new__`` does it, past one of the session: that would act a second time, and need
+    not take what pickle calls it with, nothing."""
+    is_doubtful: bool
+    """Whether a ``__new__`` is called that may want more than it is given."""
+    is_asked_too_early: bool
+    """Whether looking for ``__setstate__`` would call a ``__getattr__`` of the session, on an
+    instance that has no attributes yet: it may look for one of them for ever."""
+
+
 class Keeper:
     """What all picklers of one dump know."""
 
@@ -100,6 +115,7 @@ class Keeper:
         self._found: dict[int, tuple[str, str] | None] = {}
         self._handlers: dict[type, Handler] = {}
         self._is_value: dict[type, bool] = {}
+        self._makings: dict[type, Making] = {}
         self.by_name: set[int] = set()
         self._learn()
 
@@ -187,6 +203,32 @@ class Keeper:
         # A subclass of the user's of int and the like has attributes: it is an object.
         return any(registry.name_of(c) in _VALUES for c in mro) and not self.class_key(kind)
 
+    def making(self, kind: type) -> Making:
+        """How instances of a type are made anew where pickle's way is the type's own."""
+        found = self._makings.get(kind)
+        if found is None:
+            found = self._makings[kind] = self._find_making(kind)
+        return found
+
+    def _find_making(self, kind: type) -> Making:
+        maker, is_passed, members = None, False, {}
+        for base in reversed(type.__dict__["__mro__"].__get__(kind)):
+            names = type.__dict__["__dict__"].__get__(base)
+            members.update(names)
+            if "__new__" in names:
+                is_own = bool(self.class_key(base))
+                maker, is_passed = (maker, True) if is_own else (base, False)
+        arguments = members.get("__getnewargs__"), members.get("__getnewargs_ex__")
+        if any(type(each) is types.FunctionType for each in arguments):
+            is_passed = False  # it says itself what its ``__new__`` takes
+        getter = members.get("__getattr__")
+        is_asked = type(getter) is types.FunctionType and getter.__module__ == "__main__"
+        return Making(
+            maker if is_passed else None,
+            is_doubtful=not is_passed and maker is not object and not any(arguments),
+            is_asked_too_early=is_asked and "__setstate__" not in members,
+        )
+
     def handler(self, kind: type) -> Handler:
         """How objects of this exact type are reduced."""
         handler = self._handlers.get(kind)
@@ -243,6 +285,8 @@ class UnitPickler(pickle.Pickler):
         self.kinds: set[type] = set()
         self.modules: set[str] = set()
         self.sets: list[set[Any]] = []
+        self.is_doubtful = False
+        """Whether it may not be possible to make an instance anew, whatever its type."""
         self.culprit: Any = None
         self._notices = notices
         self._known = keeper.known
@@ -370,7 +414,7 @@ def _own_way(pickler: UnitPickler, obj: Any) -> Any:
             raise NotKept(f"a {kind.__name__} refuses to be pickled ({text})") from error
         return dill_way.reduce(obj)
     if type(result) is not str:
-        return result
+        return _made(pickler, kind, tuple(result))
     # It goes by its name. Is there anything under that name in a fresh process?
     module = getattr(obj, "__module__", None) or registry.module_of(obj, result)
     found: Any = sys.modules.get(module)
@@ -381,3 +425,21 @@ def _own_way(pickler: UnitPickler, obj: Any) -> Any:
     pickler.keeper.by_name.add(id(obj))
     pickler.modules.add(module)
     return result
+
+
+def _made(pickler: UnitPickler, kind: type, result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """As pickle has it, where that makes an instance anew (see ``Making``)."""
+    if result[0] is not copyreg.__newobj__ or result[1][0] is not kind:  # type: ignore[attr-defined]
+        return result
+    making = pickler.keeper.making(kind)
+    pickler.is_doubtful |= making.is_doubtful
+    if making.maker is not None:
+        result = make_past, (making.maker, *result[1]), *result[2:]
+    if making.is_asked_too_early and type(result[2]) is dict:
+        result = *result[:5], set_attributes
+    return result
+
+
+def make_past(maker: Any, kind: type, *arguments: Any) -> Any:
+    """An instance as the base ``maker`` makes it."""
+    return maker.__new__(kind, *arguments)

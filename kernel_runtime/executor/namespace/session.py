@@ -43,6 +43,7 @@ class SessionState:
     present one. ``is_trial``: files are not those of the checkpoint, and may not be written to, so
     what fails for that reason is untried, not lost. ``frozen_at``: Unix time of the checkpoint.
     ``directory``: the working one at that moment, which may be gone; None: the present one.
+    ``left_out``: why each of these names is not to be pickled: it was tried, and ended the process.
     """
 
     namespace: dict[str, Any]
@@ -57,6 +58,7 @@ class SessionState:
     is_trial: bool = False
     frozen_at: float = math.inf
     directory: str | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def in_cells(self, function: Callable[[], T]) -> T:
         """Call a function in the context of the cells, also from within one."""

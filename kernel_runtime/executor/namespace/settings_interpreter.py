@@ -26,7 +26,7 @@ _NO_ADDITIONS: Final = (
     *("builtins", "_sitebuiltins", "_io", "io", "IPython", "ipykernel"),
     *("_pydev_bundle", "_pydevd_bundle", "pydev_ipython", "debugpy"),
 )
-_PLAIN: Final = (bool, int, float, complex, str, bytes)
+_PLAIN: Final = (bool, int, float, complex, str, bytes, list, dict, set, tuple)
 
 
 def _is_own(name: str) -> bool:

@@ -26,6 +26,11 @@ class Root:
     attempt: Any = None
 
     @property
+    def names(self) -> list[str]:
+        """What it is told apart by: its names, or the key of a class that has none."""
+        return [name for name, _ in self.values] or ([] if self.key is None else [self.key])
+
+    @property
     def classes(self) -> tuple[tuple[str, Any], ...]:
         """The class that it is, by its key."""
         return () if self.key is None else ((self.key, self.cls),)

@@ -1,6 +1,7 @@
 """Reducers for objects that hold the outside world or live in libraries: imported to register."""
 
 from kernel_runtime.executor.namespace.reducers import (
+    c_types,
     caches,
     databases,
     figures,
@@ -17,6 +18,7 @@ from kernel_runtime.executor.namespace.reducers import (
 )
 
 __all__ = [
+    "c_types",
     "caches",
     "databases",
     "figures",

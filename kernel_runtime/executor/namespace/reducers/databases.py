@@ -25,13 +25,22 @@ def reduce_sqlite(obj: Any, context: Context) -> Any:
 
 
 def _sqlite(obj: Any, context: Context) -> Any:
+    settings = {name: getattr(obj, name) for name in _SETTINGS if hasattr(obj, name)}
+    obj.row_factory, obj.text_factory = None, str  # what is asked below is read as plain rows
+    try:
+        return _sqlite_parts(obj, context, settings)
+    finally:
+        obj.row_factory, obj.text_factory = settings["row_factory"], settings["text_factory"]
+
+
+def _sqlite_parts(obj: Any, context: Context, settings: dict[str, Any]) -> Any:
     import sqlite3
 
     try:
         databases = obj.execute("PRAGMA database_list").fetchall()
     except sqlite3.ProgrammingError as error:
         raise NotKept(_CLOSED if "closed" in str(error) else f"sqlite3 says: {error}") from None
-    files = {name: path for _, name, path in map(tuple, databases) if name != "temp"}
+    files = {name: path for _, name, path in databases if name != "temp"}
     if obj.in_transaction:
         end = "rolled back" if files["main"] else "committed"
         context.notice(f"the transaction that was open comes back {end}")
@@ -39,7 +48,6 @@ def _sqlite(obj: Any, context: Context) -> Any:
     if added:
         context.notice(f"what was added to the connection is not kept: {', '.join(added)}")
     parts = [(name, path, None if path else _content(obj, name)) for name, path in files.items()]
-    settings = {name: getattr(obj, name) for name in _SETTINGS if hasattr(obj, name)}
     return connect_sqlite, (type(obj), parts), settings, None, None, set_up_sqlite
 
 
@@ -57,31 +65,24 @@ def _added(connection: Any) -> list[str]:
             ("collation_list", 1, "the collation {}"),
         ):
             known = {row[column] for row in fresh.execute(f"PRAGMA {pragma}")}
-            there = {tuple(row)[column] for row in connection.execute(f"PRAGMA {pragma}")}
+            there = {row[column] for row in connection.execute(f"PRAGMA {pragma}")}
             names |= {text.format(name) for name in there - known}
     with suppress(sqlite3.Error):
         query = "SELECT name FROM sqlite_temp_master WHERE type = 'table'"
-        names |= {
-            f"the temporary table {name}" for (name,) in map(tuple, connection.execute(query))
-        }
+        names |= {f"the temporary table {name}" for (name,) in connection.execute(query)}
     return sorted(names)
 
 
 def _content(connection: Any, name: str) -> bytes | str:
     """A database in memory: as SQLite writes it, before Python 3.11 as SQL (the main one only)."""
-    (pages,) = tuple(connection.execute(f'PRAGMA "{name}".page_count').fetchone())
+    (pages,) = connection.execute(f'PRAGMA "{name}".page_count').fetchone()
     if not pages:
         return b""
     if hasattr(connection, "serialize"):
         return bytes(connection.serialize(name=name))
     if name != "main":
         raise NotKept("a database attached in memory cannot be kept before Python 3.11")
-    factories = connection.row_factory, connection.text_factory
-    connection.row_factory, connection.text_factory = None, str
-    try:
-        return "\n".join(connection.iterdump())
-    finally:
-        connection.row_factory, connection.text_factory = factories
+    return "\n".join(connection.iterdump())
 
 
 def connect_sqlite(cls: Any, parts: list[tuple[str, str, bytes | str | None]]) -> Any:

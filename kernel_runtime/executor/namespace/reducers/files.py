@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from kernel_runtime.executor.namespace.reducers.common import make, set_attributes
 from kernel_runtime.executor.namespace.reducers.probes import (
+    DEVICES,
     buffer_facts,
     raw_file,
     text_facts,
@@ -64,7 +65,7 @@ def open_raw(path: str, name: Any, mode: str, position: int) -> io.FileIO:
 
     try:
         size = os.stat(path).st_size
-        if "r" not in mode and size < position:
+        if "r" not in mode and size < position and path not in DEVICES:
             raise NotKept(f"{path} is shorter now than it was: writing on would leave a hole in it")
         # "x" asks for a file that is not there yet: the opener does not
         raw = io.FileIO(path, mode, opener=opener)
@@ -72,7 +73,8 @@ def open_raw(path: str, name: Any, mode: str, position: int) -> io.FileIO:
         raise NotKept(f"the file {path} is not there any more") from None
     except OSError as error:
         raise NotKept(f"the file {path} cannot be opened: {error.strerror}") from None
-    raw.seek(position)
+    if path not in DEVICES:
+        raw.seek(position)
     raw.name = name
     return raw
 

@@ -51,6 +51,12 @@ def reduce_struct(obj: Any, context: Context) -> Any:
     return type(obj), (obj.format,)
 
 
+@reducer("random.SystemRandom")
+def reduce_system_random(obj: Any, context: Context) -> Any:
+    """It holds nothing: the numbers come from the system."""
+    return type(obj), ()
+
+
 @reducer("os._Environ")
 def reduce_environ(obj: Any, context: Context) -> Any:
     """The environment is a setting; a variable that is ``os.environ`` is it again."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DELETED: Final = " (deleted)"
+DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _CR: Final = 13
 _LF: Final = 10
 _NEWLINES: Final = "a\rb\r\nc\nd"
@@ -85,6 +86,8 @@ def _raw_file(raw: io.FileIO, context: Context) -> RawFile:
             path = os.readlink(f"/proc/self/fd/{fd}")
             position = os.lseek(fd, 0, os.SEEK_CUR) if path.startswith("/") else 0
         except OSError:
+            if isinstance(raw.name, str) and raw.name in DEVICES:
+                return RawFile(raw.name, 0)  # a copy of the session is not told of devices
             raise NotKept("an open file cannot be kept where nothing tells its path") from None
     if path.endswith(DELETED) and not os.path.exists(path):
         raise NotKept(f"the file {path.removesuffix(DELETED)} had been deleted while it was open")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import types
+from collections.abc import Callable
 from typing import Any, Final
 
 from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
@@ -130,10 +131,27 @@ REASONS: Final[dict[str | type, str]] = {
 }
 
 
+def _is_only_read(archive: Any) -> bool:
+    file = archive.fp if hasattr(archive, "fp") else archive.fileobj
+    return file is None or (archive.mode == "r" and not hasattr(file, "comptype"))
+
+
+_HARMLESS: Final[dict[str, Callable[[Any], bool]]] = {
+    "subprocess.Popen": lambda obj: obj.returncode is not None,
+    "zipfile.ZipFile": _is_only_read,
+    "tarfile.TarFile": lambda obj: obj.closed or _is_only_read(obj),
+}
+"""When one of these is nothing but its attributes: a process that has ended, a closed archive, one
+that is only read. ``comptype``: of a stream that tarfile unpacks by itself, which stands midway."""
+
+
 @reducer(*REASONS)
 def refuse(obj: Any, context: Context) -> Any:
     for cls in type(obj).__mro__:
-        reason = REASONS.get(cls) or REASONS.get(f"{cls.__module__}.{cls.__qualname__}")
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        reason = REASONS.get(cls) or REASONS.get(name)
+        if name in _HARMLESS and _HARMLESS[name](obj):
+            return NotImplemented
         if reason is not None:
             raise NotKept(reason)
     return NotImplemented

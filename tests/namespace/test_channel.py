@@ -1,0 +1,52 @@
+"""What the supervisor makes of a copy that ends, or says nothing any more, while it pickles."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kernel_runtime import blob_channel
+from kernel_runtime.blob_channel import ChannelError
+from kernel_runtime.engines.dill import engine
+from kernel_runtime.engines.dill.engine import DillEngine, PicklingEnded
+from kernel_runtime.store.keys import Keys
+from kernel_runtime.store.namespaces import NamespaceStore
+
+
+@pytest.fixture
+def dill(tmp_path: Path) -> DillEngine:
+    return DillEngine(NamespaceStore(tmp_path / "store", Keys(tmp_path / "keys")))
+
+
+def test_what_was_pickled_last_is_told(dill: DillEngine) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        blob_channel.say(theirs, trying=["fine"])
+        blob_channel.say(theirs, trying=["bad", "shares with it"])
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(PicklingEnded) as told:
+            dill.take_in(ours, 0.0, {})
+    assert told.value.names == ("bad", "shares with it")
+    assert told.value.reason == "pickling it ends the process (it has ended)"
+
+
+def test_what_takes_too_long_is_told(dill: DillEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_SILENCE_S", 0.5)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        blob_channel.say(theirs, trying=["slow"])
+        with pytest.raises(PicklingEnded) as told:
+            dill.take_in(ours, 0.0, {})
+    assert told.value.names == ("slow",)
+    assert told.value.reason.startswith("pickling it takes more than")
+
+
+def test_one_that_ends_before_it_pickles_blames_nothing(dill: DillEngine) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.close()
+        with pytest.raises(ChannelError) as told:
+            dill.take_in(ours, 0.0, {})
+    assert not isinstance(told.value, PicklingEnded)
