@@ -37,6 +37,28 @@ def test_the_executor_dies_while_it_is_being_moved(notebook):
     assert notebook.run("x in (1, 2)").result == "True"
 
 
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        ("sys.stdout = None", "AttributeError"),
+        ("sys.stderr = open('f', 'w'); sys.stderr.close()", "ValueError"),
+        ("get_ipython().events = None", "AttributeError"),
+    ],
+)
+def test_a_shell_that_a_cell_has_broken_answers_and_goes_back(notebook, broken, error):
+    notebook.run("import sys; x = 1")
+    notebook.run(f"x = 2; {broken}", ok=False)
+    for _ in range(2):
+        cell = notebook.run("x = 3", ok=False)
+        assert cell.error.startswith(error), cell.error
+        assert "%restore N goes back" in "".join(cell.reply["traceback"])
+    refused = notebook.run("%restore 999", ok=False)
+    assert refused.status == "error"
+    assert any("999" in m["content"]["evalue"] for m in refused.of_type("error"))
+    assert "restored #1" in notebook.run("%restore 1").out
+    assert notebook.run("print(x)").out == "1"
+
+
 def test_exit_and_restore_in_one_cell(notebook):
     notebook.cells("x = 1", "x = 2")
     assert notebook.run("exit()\n%restore 1").status == "ok"
