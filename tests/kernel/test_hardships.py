@@ -52,9 +52,7 @@ def test_a_shell_that_a_cell_has_broken_answers_and_goes_back(notebook, broken, 
         cell = notebook.run("x = 3", ok=False)
         assert cell.error.startswith(error), cell.error
         assert "%restore N goes back" in "".join(cell.reply["traceback"])
-    refused = notebook.run("%restore 999", ok=False)
-    assert refused.status == "error"
-    assert any("999" in m["content"]["evalue"] for m in refused.of_type("error"))
+    assert notebook.run("%restore 999", ok=False).status == "error"
     assert "restored #1" in notebook.run("%restore 1").out
     assert notebook.run("print(x)").out == "1"
 

@@ -478,6 +478,29 @@ def test_a_file_locked_by_a_notebook_is_free_when_it_closes_it(notebook):
     assert notebook.run(probe).out == "locked"
 
 
+def test_an_hdf5_file_is_open_and_locked_as_it_was(notebook):
+    pytest.importorskip("h5py")
+    other = (
+        "import h5py\n"
+        "try: h5py.File('a.h5', 'r+'); print('free')\n"
+        "except OSError as error: print('locked' if 'lock' in str(error) else error)"
+    )
+    notebook.run(
+        "import h5py, subprocess, sys\n"
+        "f = h5py.File('a.h5', 'w'); f['x'] = [1, 2, 3]; f.flush()\n"
+        f"command = [sys.executable, '-c', {other!r}]\n"
+        "def probe(): return subprocess.run(command, capture_output=True, text=True).stdout.strip()"
+    )
+    notebook.run("before = probe(); f['y'] = [4]; f.close()")
+    assert notebook.run("print(before, probe())").out == "locked free"
+    for n in range(2):
+        notebook.run("%restore 1")
+        found = notebook.run("print(f['x'][:].tolist(), 'y' in f, probe())").out
+        assert found == "[1, 2, 3] False locked"
+        notebook.run(f"f['z{n}'] = [{n}]; f.close()")
+        assert notebook.run("print(sorted(h5py.File('a.h5')))").out == f"['x', 'z{n}']"
+
+
 def test_two_hundred_threads(notebook):
     notebook.run(
         "import threading, time\ncount = [0] * 200\n"
