@@ -501,6 +501,20 @@ def test_an_hdf5_file_is_open_and_locked_as_it_was(notebook):
         assert notebook.run("print(sorted(h5py.File('a.h5')))").out == f"['x', 'z{n}']"
 
 
+def test_a_database_that_is_open_can_be_written_after_a_restore(notebook):
+    notebook.run(
+        "import sqlite3\nc = sqlite3.connect('x.db'); c.execute('create table t (n integer)')\n"
+        "def add(n): c.execute('insert into t values (?)', (n,)); c.commit()\n"
+        "def rows(): return [n for (n,) in c.execute('select n from t')]\nadd(1)"
+    )
+    notebook.run("add(2)")
+    for n in range(3, 6):
+        notebook.run("%restore 1")
+        assert notebook.run(f"add({n}); print(rows())").out == f"[1, {n}]"
+        notebook.run("%restore --undo")
+        assert notebook.run(f"add({n}); print(rows()[-1])").out == str(n)
+
+
 def test_two_hundred_threads(notebook):
     notebook.run(
         "import threading, time\ncount = [0] * 200\n"
