@@ -206,6 +206,22 @@ def test_a_restore_in_user_expressions(notebook):
     assert notebook.run("print(y)").out == "1"
 
 
+def test_a_restore_in_a_callback_is_refused(notebook):
+    notebook.run(
+        "def target(comm, message):\n"
+        "    @comm.on_msg\n"
+        "    def handle(message): get_ipython().run_line_magic('restore', '1')\n"
+        "get_ipython().kernel.comm_manager.register_target('t', target)\nv = 1"
+    )
+    notebook.run("v = 2")
+    session, shell = notebook.client.session, notebook.client.shell_channel
+    shell.send(session.msg("comm_open", {"comm_id": "c", "target_name": "t", "data": {}}))
+    shell.send(session.msg("comm_msg", {"comm_id": "c", "data": {}}))
+    said = notebook.until_said("Nothing was changed")
+    assert "RestoreRefused: The session can go back in a cell only" in said
+    assert notebook.run("v").result == "2"
+
+
 def test_only_process_and_only_files(notebook):
     notebook.run("x = 1; open('f', 'w').write('1')")
     notebook.run("x = 2; open('f', 'w').write('2')")
