@@ -182,6 +182,24 @@ def test_a_freeze_that_fails_by_an_error_of_the_cells_making_is_answered(noteboo
     assert notebook.run("print(x)").out == "2"
 
 
+def test_a_thread_that_does_not_stop_is_named_as_python_calls_it(notebook):
+    notebook.run(
+        "import ctypes, platform, threading, time; libc = ctypes.CDLL(None); stop = False\n"
+        "def work():\n"
+        "    number = {'x86_64': 14, 'aarch64': 135}[platform.machine()]  # rt_sigprocmask\n"
+        "    libc.syscall(number, 0, ctypes.byref(ctypes.c_uint64(-1)), None, 8)\n"
+        "    while not stop: time.sleep(0.01)\n"
+        "thread = threading.Thread(target=work, name='stubborn'); thread.start()"
+    )
+    assert "(stubborn) did not stop in time" in notebook.until_said("did not stop in time")
+    refused = notebook.run("%restore 0", ok=False).error
+    assert "(stubborn)" in refused and "restart the kernel, then restore" in refused, refused
+    notebook.run("stop = True; thread.join(); x = 1")
+    at = notebook.head()["number"]
+    notebook.cells("x = 2", f"%restore {at}")
+    assert notebook.run("x").result == "1"
+
+
 def test_a_process_that_ends_by_itself_whenever_it_is_woken(notebook, tmp_path):
     """Its variables, or the checkpoint before it, take its place: the session does not spin."""
     flag = tmp_path / "flag"
