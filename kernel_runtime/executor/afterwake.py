@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.executor import lost_children
 from kernel_runtime.executor.history import HistoryManager
+from kernel_runtime.executor.holders import holders
 
 if TYPE_CHECKING:
     from kernel_runtime.executor.kernel import ExecutorKernel
@@ -34,7 +35,7 @@ def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
     notes: Notes = []
     steps: list[tuple[str, Callable[[], Notes]]] = [
         # before other threads, which may wait for one of them, get the interpreter
-        ("child processes", lambda: lost_children.mend(lost)),
+        ("child processes", lambda: lost_children.mend(lost, _holders(kernel))),
         ("random generators", _diverge),
         ("temporary directory", _temporary_directory),
         ("history", lambda: _history(kernel)),
@@ -48,6 +49,12 @@ def mend(kernel: ExecutorKernel, *, ids_kept: bool, lost: list[int]) -> Notes:
         except Exception as error:  # a mend must never cost the restore
             notes.append(["not mended", name, f"{type(error).__name__}: {error}"])
     return notes
+
+
+def _holders(kernel: ExecutorKernel) -> lost_children.Holders:
+    shell = kernel.shell
+    assert shell is not None
+    return lambda owners: holders(shell.user_ns, shell.user_ns_hidden, owners)
 
 
 def prepare() -> None:

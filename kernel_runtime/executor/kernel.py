@@ -24,7 +24,7 @@ from tornado import ioloop
 from traitlets import Any as AnyTrait
 from traitlets import Type, Unicode, observe
 
-from kernel_runtime.executor import trials
+from kernel_runtime.executor import broken_shell, trials
 from kernel_runtime.executor.hints import hint
 from kernel_runtime.executor.history import HistoryManager
 from kernel_runtime.executor.link import Link
@@ -131,6 +131,8 @@ class ExecutorKernel(IPythonKernel):
         self._tasks: set[asyncio.Task[None]] = set()
         self._interrupted_early = False
         self._in_execute = False
+        self.code_ran = False
+        """Whether the shell has come to the code of the cell that runs, or ran last."""
 
     @property
     def kernel_info(self) -> dict[str, Any]:
@@ -183,6 +185,9 @@ class ExecutorKernel(IPythonKernel):
 
     def _handled(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            # it flushes the user's streams once more before its idle; a closed one raises
+            self.cells_context.run(self._publish_status, "idle", "shell")
         self.timetravel.request_done()  # nobody waits for this: the reply is out
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
@@ -204,6 +209,7 @@ class ExecutorKernel(IPythonKernel):
 
     def code_begins(self) -> None:
         """The user's code comes next. Raises KeyboardInterrupt if that has been interrupted."""
+        self.code_ran = True
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) == self._interrupt_early:
             signal.signal(signal.SIGINT, _interrupt)
@@ -219,6 +225,23 @@ class ExecutorKernel(IPythonKernel):
     def post_handler_hook(self) -> None:
         """Between two requests an interrupt is for nobody."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Answer a cell, whatever the cells before it have done to the shell."""
+        self.code_ran = False
+        try:
+            await super().execute_request(stream, ident, parent)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            # not into the log: its handler writes to a stream that may be what is broken
+            content = broken_shell.answer(self, parent, error)
+            assert self.session is not None
+            self.session.send(
+                stream,
+                "execute_reply",
+                json_clean(content),  # type: ignore[no-untyped-call]
+                parent,
+                ident=ident,
+            )
 
     async def do_execute(
         self, code: str, silent: bool, *args: Any, **kwargs: Any

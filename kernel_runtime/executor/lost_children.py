@@ -9,11 +9,18 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable, Sequence
 from os import waitid  # user code may replace what is in os
 from pathlib import Path
 from typing import Any
 
+from kernel_runtime.executor.holders import told
+
 Notes = list[list[str]]
+Holders = Callable[[Sequence[object]], list[list[str]]]
+Owners = list[tuple[object, int, str]]
+"""Object, pid, what it is called."""
+
 _WALL = 0x40000000
 """Children of every kind, those of clone(2) without a signal too (wait(2), __WALL)."""
 
@@ -38,18 +45,24 @@ def children() -> list[int]:
     return found
 
 
-def mend(lost: list[int]) -> Notes:
-    """Make everything that owns one of the lost children know it; return a note for each."""
+def mend(lost: list[int], holders: Holders) -> Notes:
+    """Make everything that owns one of the lost children know it; return a note for each.
+
+    holders: finds the variables that hold the owners.
+    """
     if not lost:
         return []
     # one pass over all objects: it takes a while in a large session, but only where there is cause
     everything = gc.get_objects()
+    owners = [*_popen_objects(lost, everything), *_multiprocessing(lost, everything)]
+    # before what follows lets other threads run: a pool's own throws its dead workers away
+    names = holders([owner for owner, _, _ in owners])
+    _fork_server(lost)
+    _loky()
+    _resource_trackers(lost, everything)
     return [
-        *_popen_objects(lost, everything),
-        *_multiprocessing(lost, everything),
-        *_fork_server(lost),
-        *_loky(),
-        *_resource_trackers(lost, everything),
+        ["child process", str(pid), text + told(held)]
+        for (_, pid, text), held in zip(owners, names)
     ]
 
 
@@ -62,11 +75,11 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     """In the place of a method whose time is over."""
 
 
-def _popen_objects(lost: list[int], everything: list[Any]) -> Notes:
+def _popen_objects(lost: list[int], everything: list[Any]) -> Owners:
     subprocess = sys.modules.get("subprocess")
     if subprocess is None:
         return []
-    notes: Notes = []
+    owners: Owners = []
     for popen in everything:
         if _is(popen, subprocess.Popen) and popen.returncode is None and popen.pid in lost:
             text = (
@@ -81,26 +94,26 @@ def _popen_objects(lost: list[int], everything: list[Any]) -> Notes:
             popen.wait = popen.communicate = gone
             # a thread that waits for it in waitpid(2) is told of no such child, and would set 0
             popen._handle_exitstatus = _nothing
-            notes.append(["child process", str(popen.pid), f"{popen.args!r}"])
-    return notes
+            owners.append((popen, popen.pid, f"{popen.args!r}"))
+    return owners
 
 
-def _multiprocessing(lost: list[int], everything: list[Any]) -> Notes:
+def _multiprocessing(lost: list[int], everything: list[Any]) -> Owners:
     process = sys.modules.get("multiprocessing.process")
     if process is None:
         return []
-    notes: Notes = []
+    owners: Owners = []
     for child in list(process._children):
         popen = getattr(child, "_popen", None)
         if popen is not None and popen.returncode is None and popen.pid in lost:
             popen.returncode = KILLED
-            notes.append(["child process", str(popen.pid), child.name])
+            owners.append((child, popen.pid, child.name))
     pool = sys.modules.get("multiprocessing.pool")
     if pool is not None:
         for one in everything:
             if _is(one, pool.Pool):
                 _free_pool_locks(one)
-    return notes
+    return owners
 
 
 def _free_pool_locks(pool: Any) -> None:
@@ -114,31 +127,29 @@ def _free_pool_locks(pool: Any) -> None:
             lock._semlock.release()
 
 
-def _fork_server(lost: list[int]) -> Notes:
+def _fork_server(lost: list[int]) -> None:
     """Let the next process be started by a new server: waitpid(2) for the old one raises."""
     module = sys.modules.get("multiprocessing.forkserver")
     server = getattr(module, "_forkserver", None)
     if server is None or server._forkserver_pid not in lost:
-        return []
+        return
     fd = server._forkserver_alive_fd
     server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
     if hasattr(server, "_forkserver_authkey"):  # Python 3.14
         server._forkserver_authkey = None
     os.close(fd)
-    return []
 
 
-def _loky() -> Notes:
+def _loky() -> None:
     """joblib keeps one executor for all calls: let the next call make a new one."""
     reusable: Any = sys.modules.get("joblib.externals.loky.reusable_executor") or sys.modules.get(
         "loky.reusable_executor"
     )
     if reusable is not None and reusable._executor is not None:
         reusable._executor = reusable._executor_kwargs = None
-    return []
 
 
-def _resource_trackers(lost: list[int], everything: list[Any]) -> Notes:
+def _resource_trackers(lost: list[int], everything: list[Any]) -> None:
     """Let new trackers be started without a warning, knowing what the old ones knew."""
     for name in (
         "multiprocessing.resource_tracker",
@@ -154,7 +165,6 @@ def _resource_trackers(lost: list[int], everything: list[Any]) -> Notes:
             os.close(fd)
         for resource, kind in _tracked(name, everything):
             tracker.register(resource, kind)
-    return []
 
 
 def _tracked(tracker: str, everything: list[Any]) -> list[tuple[str, str]]:

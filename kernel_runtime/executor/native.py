@@ -190,7 +190,8 @@ def open_files(notes: Sequence[Sequence[str]]) -> list[OpenFile]:
 def _explain(number: int, values: FreezeArguments, notes: list[list[str]]) -> str:
     reasons = "; ".join(f"{kind} {subject}: {detail}" for kind, subject, detail in notes)
     if number == errno.ETIMEDOUT:
-        name = values.blocking_name.decode("utf-8", "replace")
+        named = (t.name for t in threading.enumerate() if t.native_id == values.blocking_tid)
+        name = next(named, values.blocking_name.decode("utf-8", "replace"))
         return (
             f"The process could not be frozen: its thread {values.blocking_tid} ({name}) did not "
             "stop in time. The session runs on; files are captured. The next cell tries again."

@@ -27,7 +27,7 @@ import sys
 import time
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final
 from zlib import crc32
@@ -80,12 +80,7 @@ def summarize(
     deadline = clock() + budget_s
     look = _Look(lambda: clock() < deadline)
     out: dict[str, dict[str, Any]] = {}
-    # A snapshot in one step: other threads of the user's go on changing the namespace.
-    for name, value in list(dict.items(user_ns)):
-        if type(name) is not str or (name[:1] in "_IO" and _is_history(name)):
-            continue
-        if name in hidden and (not isinstance(hidden, dict) or hidden[name] is value):
-            continue
+    for name, value in shown(user_ns, hidden):
         try:
             summary = look.summary(value)
         except Exception:
@@ -93,6 +88,19 @@ def summarize(
             summary = _summary(type(value), fingerprint={"id": id(value)})
         out[name if name.isascii() else _storable(name)] = summary
     return out
+
+
+def shown(
+    user_ns: dict[str, Any], hidden: Container[str] = frozenset()
+) -> Iterator[tuple[str, Any]]:
+    """The variables that are the user's, with their values; ``hidden`` as for `summarize`."""
+    # A snapshot in one step: other threads of the user's go on changing the namespace.
+    for name, value in list(dict.items(user_ns)):
+        if type(name) is not str or (name[:1] in "_IO" and _is_history(name)):
+            continue
+        if name in hidden and (not isinstance(hidden, dict) or hidden[name] is value):
+            continue
+        yield name, value
 
 
 def _is_history(name: str) -> bool:

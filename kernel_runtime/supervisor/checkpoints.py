@@ -171,7 +171,8 @@ class Checkpointer:
             if session.executor is not None and not session.executor.alive:
                 session.executor_lost(session.executor)
             raise RestoreRefused(
-                f"The present state could not be held, so nothing was restored: {error}"
+                f"The present state could not be held, so nothing was restored: {error} If it "
+                "stays so, restart the kernel, then restore a checkpoint that is on the disk."
             ) from error
         if tree is not None and process_capture is not None:
             tree.note_connections(process_capture)

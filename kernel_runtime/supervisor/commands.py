@@ -189,7 +189,10 @@ class Commands:
     def _leave(self, request: Request | None, work: Callable[[Request], Awaitable[Answer]]) -> bool:
         """Note what is to be done when the cell that asks has ended. Raises RestoreRefused."""
         if request is None or request.type != "execute_request":
-            raise RestoreRefused("This works in a cell only. Nothing was changed.")
+            raise RestoreRefused(
+                "The session can go back in a cell only, not in what runs between cells, such as a "
+                "widget's callback. Nothing was changed. Run a cell, or use the sidebar."
+            )
         if request.inner is not None:
             raise RestoreRefused(
                 "A cell that is being replayed cannot go back in time itself, nor can a "

@@ -37,6 +37,44 @@ def test_01_polars_query_after_a_restore(notebook):
     assert cell.text("stderr") == ""
 
 
+@pytest.mark.torch
+@pytest.mark.slow
+def test_02_torch_computes_and_its_data_loader_is_named(notebook):
+    pytest.importorskip("torch")
+    cell = notebook.run(
+        code("""
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+        torch.manual_seed(0); torch.set_num_threads(2)
+        a = torch.ones(600, 600)
+        net = torch.nn.Sequential(
+            torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1))
+        x = torch.randn(512, 512)
+        (net(x) ** 2).mean().backward()
+        g0 = net[0].weight.grad.clone()
+        ds = TensorDataset(torch.arange(16.).reshape(16, 1) * torch.ones(16, 64))
+        dl = DataLoader(ds, batch_size=4, num_workers=2, persistent_workers=True)
+        def total(loader): return sum(b[0].sum().item() for b in loader)
+        print((a @ a).sum().item(), total(dl))
+        """)
+    )
+    assert cell.out == "216000000.0 7680.0"
+    notebook.run("a.zero_(); net[0].weight.grad.zero_()")
+    for _ in range(2):
+        report = notebook.run("%restore 1").out
+        assert report.count("(of dl)") == 2, report
+        cell = notebook.run(
+            code("""
+            print((a @ a).sum().item(), torch.equal(net[0].weight.grad, g0))
+            net.zero_grad(); (net(x) ** 2).mean().backward()
+            print(torch.allclose(net[0].weight.grad, g0), torch.get_num_threads())
+            print(total(DataLoader(ds, batch_size=4, num_workers=2)))
+            """)
+        )
+        assert cell.out == "216000000.0 True\nTrue 2\n7680.0"
+        assert notebook.run("total(dl)", ok=False).error.startswith("RuntimeError: DataLoader")
+
+
 def test_04_worker_threads_live_again(notebook):
     notebook.run(
         code("""
@@ -80,7 +118,7 @@ def test_05_pools_of_processes(notebook):
     )
     notebook.run("x = 1")
     report = notebook.run("%restore 1").out
-    assert "child process" in report
+    assert report.count("(of pool)") == 2, report
     cell = notebook.run(
         code("""
         try: print(pool.map_async(abs, [-3, -4]).get(timeout=10))
@@ -176,7 +214,7 @@ def test_10_a_child_sees_the_end_of_its_input(notebook):
     cell = notebook.run("p.stdin.close(); print(p.wait(timeout=50), p.stdout.read().strip())")
     assert cell.out == "3 10"
     report = notebook.run("%restore 1").out
-    assert "child process" in report
+    assert "child process" in report and "(of p)" in report, report
     cell = notebook.run(
         code("""
         try:

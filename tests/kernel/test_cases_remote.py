@@ -21,6 +21,16 @@ print(passed > 0, abs(passed - by_wall) < 2, deadline - time.monotonic() > 0)
 """
 
 
+def stored_and_killed(notebook: Any, images: bool) -> int:
+    """The number of a checkpoint that is on the disk, with its kernel gone."""
+    notebook.run("%checkpoint")
+    number = int(notebook.head()["number"])
+    written = image(notebook, number) if images else durable(notebook, number)
+    assert written["state"] == "ready"
+    kill(notebook)
+    return number
+
+
 @pytest.mark.parametrize("images", [True, False])
 def test_05_a_pause_between_checkpoint_and_restore(
     start_notebook: Callable[..., Any], document: dict[str, Any], images: bool
@@ -29,11 +39,7 @@ def test_05_a_pause_between_checkpoint_and_restore(
     arguments = ("--Supervisor.durability=manual", f"--Supervisor.images={images}")
     notebook = start_notebook(*arguments, **document)
     notebook.run(TIMES)
-    notebook.run("%checkpoint")
-    number = notebook.head()["number"]
-    written = image(notebook, number) if images else durable(notebook, number)
-    assert written["state"] == "ready"
-    kill(notebook)
+    number = stored_and_killed(notebook, images)
     notebook = start_notebook(*arguments, **document)
     report = notebook.run(f"%restore {number}").out
     assert notebook.run(SEEN).out == "True True True"
@@ -58,11 +64,7 @@ def test_05_after_a_reboot_the_clock_goes_on(
     notebook.run(TIMES)
     for _ in range(2):  # the second one is of a process whose clock was put ahead
         notebook.run("again = time.monotonic()")
-        notebook.run("%checkpoint")
-        number = notebook.head()["number"]
-        written = image(notebook, number) if images else durable(notebook, number)
-        assert written["state"] == "ready"
-        kill(notebook)
+        number = stored_and_killed(notebook, images)
         notebook = start_notebook(*arguments, **document)
         report = notebook.run(f"%restore {number}").out
         assert ("a fresh one has the variables" in report) is not images and "behind" not in report
@@ -77,10 +79,7 @@ def test_05_without_a_time_namespace_it_is_told(
     arguments = ("--Supervisor.durability=manual", "--Supervisor.images=False")
     notebook = start_notebook(*arguments, prefix=later, **document)
     notebook.run("x = 1")
-    notebook.run("%checkpoint")
-    number = notebook.head()["number"]
-    assert durable(notebook, number)["state"] == "ready"
-    kill(notebook)
+    number = stored_and_killed(notebook, images=False)
     notebook = start_notebook(*arguments, "--Supervisor.sandbox=none", **document)
     report = notebook.run(f"%restore {number}").out
     assert "s behind that of the checkpoint" in report, report

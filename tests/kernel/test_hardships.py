@@ -37,6 +37,26 @@ def test_the_executor_dies_while_it_is_being_moved(notebook):
     assert notebook.run("x in (1, 2)").result == "True"
 
 
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        ("sys.stdout = None", "AttributeError"),
+        ("sys.stderr = open('f', 'w'); sys.stderr.close()", "ValueError"),
+        ("get_ipython().events = None", "AttributeError"),
+    ],
+)
+def test_a_shell_that_a_cell_has_broken_answers_and_goes_back(notebook, broken, error):
+    notebook.run("import sys; x = 1")
+    notebook.run(f"x = 2; {broken}", ok=False)
+    for _ in range(2):
+        cell = notebook.run("x = 3", ok=False)
+        assert cell.error.startswith(error), cell.error
+        assert "%restore N goes back" in "".join(cell.reply["traceback"])
+    assert notebook.run("%restore 999", ok=False).status == "error"
+    assert "restored #1" in notebook.run("%restore 1").out
+    assert notebook.run("print(x)").out == "1"
+
+
 def test_exit_and_restore_in_one_cell(notebook):
     notebook.cells("x = 1", "x = 2")
     assert notebook.run("exit()\n%restore 1").status == "ok"
@@ -160,6 +180,24 @@ def test_a_freeze_that_fails_by_an_error_of_the_cells_making_is_answered(noteboo
     at = notebook.head()["number"]
     notebook.cells("x = 3", f"%restore {at}")
     assert notebook.run("print(x)").out == "2"
+
+
+def test_a_thread_that_does_not_stop_is_named_as_python_calls_it(notebook):
+    notebook.run(
+        "import ctypes, platform, threading, time; libc = ctypes.CDLL(None); stop = False\n"
+        "def work():\n"
+        "    number = {'x86_64': 14, 'aarch64': 135}[platform.machine()]  # rt_sigprocmask\n"
+        "    libc.syscall(number, 0, ctypes.byref(ctypes.c_uint64(-1)), None, 8)\n"
+        "    while not stop: time.sleep(0.01)\n"
+        "thread = threading.Thread(target=work, name='stubborn'); thread.start()"
+    )
+    assert "(stubborn) did not stop in time" in notebook.until_said("did not stop in time")
+    refused = notebook.run("%restore 0", ok=False).error
+    assert "(stubborn)" in refused and "restart the kernel, then restore" in refused, refused
+    notebook.run("stop = True; thread.join(); x = 1")
+    at = notebook.head()["number"]
+    notebook.cells("x = 2", f"%restore {at}")
+    assert notebook.run("x").result == "1"
 
 
 def test_a_process_that_ends_by_itself_whenever_it_is_woken(notebook, tmp_path):

@@ -13,20 +13,12 @@ from kernel_runtime.store.database import open_store
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.namespaces import NamespaceStore
 from tests.kernel.durable_world import durable, kill
+from tests.namespace.namespace_harness import REMOTE_02
 
-CELL = """\
-def f(n):
-    t = 0
-    for i in range(n):
-        try: t += i
-        except ValueError: pass
-    return t
-class P:
-    k = 3
-    def go(self): return f(self.k)
+PLAIN = """
 class Plain:
     k = 4
-data = {"x": [1, 2, 3]}; p = P(); g = lambda z: z + 1; table = {"fn": f}; plain = Plain()
+table = {"fn": f}; plain = Plain()
 """
 
 
@@ -53,7 +45,7 @@ def test_remote_02_nothing_of_another_minor_version_is_unpickled(
     env = {**document["env"], "JUPYTER_TIMETRAVEL_KEYS": str(keys)}
     settings = ("--Supervisor.images=False",)
     first = start_notebook(*settings, cwd=document["cwd"], env=env)
-    first.run(CELL)
+    first.run(REMOTE_02 + PLAIN)
     first.run("%checkpoint --label here")
     assert durable(first, first.head()["number"])["state"] == "ready"
     kill(first)

@@ -206,6 +206,22 @@ def test_a_restore_in_user_expressions(notebook):
     assert notebook.run("print(y)").out == "1"
 
 
+def test_a_restore_in_a_callback_is_refused(notebook):
+    notebook.run(
+        "def target(comm, message):\n"
+        "    @comm.on_msg\n"
+        "    def handle(message): get_ipython().run_line_magic('restore', '1')\n"
+        "get_ipython().kernel.comm_manager.register_target('t', target)\nv = 1"
+    )
+    notebook.run("v = 2")
+    session, shell = notebook.client.session, notebook.client.shell_channel
+    shell.send(session.msg("comm_open", {"comm_id": "c", "target_name": "t", "data": {}}))
+    shell.send(session.msg("comm_msg", {"comm_id": "c", "data": {}}))
+    said = notebook.until_said("Nothing was changed")
+    assert "RestoreRefused: The session can go back in a cell only" in said
+    assert notebook.run("v").result == "2"
+
+
 def test_only_process_and_only_files(notebook):
     notebook.run("x = 1; open('f', 'w').write('1')")
     notebook.run("x = 2; open('f', 'w').write('2')")
@@ -476,6 +492,43 @@ def test_a_file_locked_by_a_notebook_is_free_when_it_closes_it(notebook):
     assert notebook.run(probe).out == "free"
     notebook.run("%restore 1")
     assert notebook.run(probe).out == "locked"
+
+
+def test_an_hdf5_file_is_open_and_locked_as_it_was(notebook):
+    pytest.importorskip("h5py")
+    other = (
+        "import h5py\n"
+        "try: h5py.File('a.h5', 'r+'); print('free')\n"
+        "except OSError as error: print('locked' if 'lock' in str(error) else error)"
+    )
+    notebook.run(
+        "import h5py, subprocess, sys\n"
+        "f = h5py.File('a.h5', 'w'); f['x'] = [1, 2, 3]; f.flush()\n"
+        f"command = [sys.executable, '-c', {other!r}]\n"
+        "def probe(): return subprocess.run(command, capture_output=True, text=True).stdout.strip()"
+    )
+    notebook.run("before = probe(); f['y'] = [4]; f.close()")
+    assert notebook.run("print(before, probe())").out == "locked free"
+    for n in range(2):
+        notebook.run("%restore 1")
+        found = notebook.run("print(f['x'][:].tolist(), 'y' in f, probe())").out
+        assert found == "[1, 2, 3] False locked"
+        notebook.run(f"f['z{n}'] = [{n}]; f.close()")
+        assert notebook.run("print(sorted(h5py.File('a.h5')))").out == f"['x', 'z{n}']"
+
+
+def test_a_database_that_is_open_can_be_written_after_a_restore(notebook):
+    notebook.run(
+        "import sqlite3\nc = sqlite3.connect('x.db'); c.execute('create table t (n integer)')\n"
+        "def add(n): c.execute('insert into t values (?)', (n,)); c.commit()\n"
+        "def rows(): return [n for (n,) in c.execute('select n from t')]\nadd(1)"
+    )
+    notebook.run("add(2)")
+    for n in range(3, 6):
+        notebook.run("%restore 1")
+        assert notebook.run(f"add({n}); print(rows())").out == f"[1, {n}]"
+        notebook.run("%restore --undo")
+        assert notebook.run(f"add({n}); print(rows()[-1])").out == str(n)
 
 
 def test_two_hundred_threads(notebook):

@@ -23,6 +23,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = ("In", "Out", "_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh")
 
+REMOTE_02 = """\
+def f(n):
+    t = 0
+    for i in range(n):
+        try: t += i
+        except ValueError: pass
+    return t
+class P:
+    k = 3
+    def go(self): return f(self.k)
+data = {"x": [1, 2, 3]}; p = P(); g = lambda z: z + 1
+"""
+"""The cell of case remote-02."""
+
 
 class DirectoryStore:
     """Sink and source: a file for each piece. Counts what it was given."""

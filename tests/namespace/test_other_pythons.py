@@ -11,21 +11,9 @@ import pytest
 
 from kernel_runtime.engines.dill.carrying import carry, unloaded
 from kernel_runtime.engines.dill.engine import Loaded
-from tests.namespace.namespace_harness import Dumped, dump, load
+from tests.namespace.namespace_harness import REMOTE_02, Dumped, dump, load
 
 OTHERS = [one for one in os.environ.get("TT_OTHER_PYTHONS", "").split(os.pathsep) if one]
-CELL = """\
-def f(n):
-    t = 0
-    for i in range(n):
-        try: t += i
-        except ValueError: pass
-    return t
-class P:
-    k = 3
-    def go(self): return f(self.k)
-data = {"x": [1, 2, 3]}; p = P(); g = lambda z: z + 1
-"""
 SEEN = "print(data, f(4), p.go(), g(1))"
 NAMES = "print(data, sorted({'f', 'P', 'p', 'g'} & set(globals())))"
 
@@ -40,7 +28,7 @@ def version(python: str, tmp_path: Path) -> str:
 def test_there_and_back(tmp_path: Path, other: str, away: bool) -> None:
     """Nothing of another minor version runs; what it is, comes back where it was written."""
     one, two = (sys.executable, other) if away else (other, sys.executable)
-    first = dump(tmp_path, CELL, python=one)
+    first = dump(tmp_path, REMOTE_02, python=one)
     mine, theirs = (version(python, tmp_path) for python in (one, two))
     same = mine.split(".")[:2] == theirs.split(".")[:2]
     came = load(tmp_path, first, SEEN if same else NAMES, python=two)

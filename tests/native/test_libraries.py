@@ -39,6 +39,23 @@ a = np.ones((700, 700))
 def job():
     return [float((a @ a).sum()), float(np.linalg.norm(a))]
 """
+SKLEARN = """
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.ensemble import HistGradientBoostingClassifier
+x = np.random.default_rng(0).random((3000, 20)); y = x[:, 0] > .5
+def job():
+    trees = HistGradientBoostingClassifier(max_iter=5, random_state=0).fit(x, y)
+    means = KMeans(3, n_init=1, random_state=0).fit(x)
+    return [bool(trees.score(x, y) > .99), int(means.labels_.shape[0])]
+"""
+TQDM = """
+import io, threading, tqdm
+bar = tqdm.tqdm(total=10, file=io.StringIO())
+def job():
+    alive = any(t.name == "tqdm_monitor" and t.is_alive() for t in threading.enumerate())
+    return [alive, tqdm.tqdm.monitor.report() is not None]
+"""
 POOL = """
 import threading, time, queue
 from concurrent.futures import ThreadPoolExecutor
@@ -118,6 +135,16 @@ def test_arrow(any_world: World) -> None:
 def test_numpy(any_world: World) -> None:
     has("numpy")
     go_through(any_world, NUMPY, [343000000.0, 700.0])
+
+
+def test_openmp_of_scikit_learn(any_world: World) -> None:
+    has("sklearn")
+    go_through(any_world, SKLEARN, [True, 3000])
+
+
+def test_monitor_of_tqdm(any_world: World) -> None:
+    has("tqdm")
+    go_through(any_world, TQDM, [True, True])
 
 
 def test_python_threads_and_pools(any_world: World) -> None:

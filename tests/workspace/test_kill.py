@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sqlite3
 from collections.abc import Callable, Collection
 
 import pytest
@@ -57,6 +58,7 @@ def fill(world: World) -> None:
     world.write("ro/f", "f")
     os.chmod(world.W / "ro", 0o555)
     os.chmod(world.W / "same", 0o640)
+    execute(world, "create table t (n integer)")
 
 
 def change(world: World) -> None:
@@ -73,6 +75,15 @@ def change(world: World) -> None:
     os.symlink("elsewhere", world.W / "link")
     os.chmod(world.W / "same", 0o600)
     os.mkdir(world.W / "closed", 0o000)
+    execute(world, "insert into t values (1)")
+
+
+def execute(world: World, statement: str) -> None:
+    """In a database, which a restore puts back into its own inode once it is committed."""
+    connection = sqlite3.connect(world.W / "data.db")
+    with connection:
+        connection.execute(statement)
+    connection.close()
 
 
 def settle(world: World, before: Picture, wanted: Picture) -> str:

@@ -109,7 +109,7 @@ def apply_metadata(anchor: Anchor, parts: Parts, entry: Entry, warn: Warn) -> No
 def old_directory(anchor: Anchor, root: int, parts: Parts) -> OldMeta:
     """What a directory has now, for the journal. Raises OSError."""
     for fd in anchor.steady(parts):
-        return OldMeta(root, parts, _entry_now(fd, b""))
+        return OldMeta(root, parts, entry_now(fd, b""))
     raise MovedAway(parts)
 
 
@@ -120,7 +120,7 @@ def old_file(anchor: Anchor, root: int, parts: Parts, present: Entry) -> OldMeta
             return OldMeta(root, parts, present)
         fd = os.open(present.name, _PIN, dir_fd=parent)
         try:
-            return OldMeta(root, parts, replace(_entry_now(fd, present.name), kind="f"))
+            return OldMeta(root, parts, replace(entry_now(fd, present.name), kind="f"))
         finally:
             os.close(fd)
     raise MovedAway(parts)
@@ -238,7 +238,8 @@ def _move_into_gap(src_fd: int, src: bytes, dst_fd: int, dst: bytes) -> None:
         linux.rename_at(src_fd, src, dst_fd, dst)
 
 
-def _entry_now(fd: int, name: bytes) -> Entry:
+def entry_now(fd: int, name: bytes) -> Entry:
+    """An entry that holds the metadata of what is open; its kind is not looked at."""
     found = os.fstat(fd)
     xattrs, _ = list_xattrs(f"/proc/self/fd/{fd}")
     return make_entry(

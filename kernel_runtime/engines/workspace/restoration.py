@@ -25,6 +25,7 @@ from kernel_runtime.engines.workspace.errors import WorkspaceRestoreFailed
 from kernel_runtime.engines.workspace.journal import Journal, OldMeta, Stage, Step
 from kernel_runtime.engines.workspace.model import Entry
 from kernel_runtime.engines.workspace.operations import Drop, Operations, Parts, Place, join
+from kernel_runtime.engines.workspace.same_inode import could_be, keep_inodes
 from kernel_runtime.engines.workspace.staging import (
     OpenStage,
     Stager,
@@ -64,6 +65,8 @@ class Restoration:
     _stages: list[OpenStage] = field(default_factory=list)
     _stage_of: dict[tuple[int, Parts], int] = field(default_factory=dict)
     _expected: list[Known | DirState | None] = field(default_factory=list)
+    _moved: list[int] = field(default_factory=list)
+    """Numbers of the steps whose old object is in the trash."""
     _at: bytes = b""
 
     def run(self, committed: Callable[[], None]) -> None:
@@ -78,6 +81,8 @@ class Restoration:
             except (OSError, BlobError, TreeDamaged) as cause:
                 raise self._undo(journal, cause) from cause
             faults.point("committed")
+            again = [number for number in self._moved if could_be(self._expected[number])]
+            keep_inodes(self._by_number(), self._stages, journal.record, again)
             committed()
             for stage in self._stages:
                 anchor = self.anchors[stage.where.root]
@@ -170,16 +175,14 @@ class Restoration:
         self._at = b""
         journal.write("applying")
         faults.point("applying")
-        by_number = [self.anchors[number] for number in range(len(record.roots))]
-        open_directories(by_number, record.metas)
-        moved: list[int] = []
+        open_directories(self._by_number(), record.metas)
         for number, step in enumerate(record.steps):
             self._at = join(step.parts, step.name)
             if swap(self.anchors[step.root], self._stages[step.stage], number, step):
-                moved.append(number)
+                self._moved.append(number)
         self._final_metadata(record.metas)
         with self.store.adding():
-            for number in moved:
+            for number in self._moved:
                 step = record.steps[number]
                 self._at = join(step.parts, step.name)
                 trash = self._stages[step.stage].trash_fd
@@ -191,6 +194,9 @@ class Restoration:
         self.store.flush()
         faults.point("commit")
         journal.write("committed")
+
+    def _by_number(self) -> list[Anchor]:
+        return [self.anchors[number] for number in range(len(self.anchors))]
 
     def _final_metadata(self, old: Sequence[OldMeta]) -> None:
         """Everything gets its final mode and time; what lies deeper comes first."""
