@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 import struct
@@ -106,6 +105,8 @@ def _kind(fd: int) -> Literal["database", "empty"] | None:
 
 def _lock(fd: int) -> None:
     """As long as the descriptor is open. Raises OSError if a connection has a lock."""
+    import fcntl  # not on Windows, where this module must import too
+
     start, length = _LOCK_BYTES
     request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
