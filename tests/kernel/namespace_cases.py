@@ -227,7 +227,7 @@ CASES = {
             "weights = torch.ones(3, requires_grad=True); same = weights; part = torch.arange(4.)\n"
             "view = part[::2]",
             "first = torch.rand(1, dtype=torch.float32).item()",
-            "torch.manual_seed(1); torch.rand(1)",
+            "torch.manual_seed(1); torch.rand(1, dtype=torch.float32)",
         ),
         checks=(
             "print(torch.rand(1, dtype=torch.float32).item() == first, torch.get_default_dtype())",
