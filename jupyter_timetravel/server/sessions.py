@@ -158,7 +158,7 @@ class Sessions:
             checkpoints=info.checkpoints,
             head=None if head is None else head.number,
             last_at=newest.isoformat(),
-            trusted=info.origin is None or info.origin.trusted,
+            trusted=info.origin is None or bool(info.origin.trusted),
         )
         return row
 

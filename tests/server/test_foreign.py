@@ -48,6 +48,7 @@ def test_what_no_person_has_trusted_is_not_loaded(
     for path in ("", "/checkpoints", "/checkpoints/made", "/cells", "/diff?a=1&b=made"):
         answer = http.get(f"/sessions/{id}{path}")
         assert answer.status_code == 200, (path, answer.text)
+    assert http.get(f"/sessions/{id}").json()["trusted"] is False
     for path, body in (
         ("/restore", {"checkpoint": "made"}),
         ("/restore", {"checkpoint": "made", "only": "files"}),
