@@ -88,6 +88,8 @@ def test_a_capture_killed_at_every_place(session, ability, who):
         known[session.put(f"a{number}")] = f"a{number}"
         session.notebook.run(background)
         known[session.put(f"b{number}")] = f"b{number}"
+        # answered when it is stored: no earlier capture is on its way to the disk past this place
+        session.notebook.command("checkpoint", comment="to have all on the disk")
         session.armed.write_text(place)
         run_to_its_death(session, put(f"c{number}"))
         assert not session.armed.exists(), f"{place!r} was not passed"
