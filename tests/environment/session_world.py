@@ -142,6 +142,9 @@ class Session:
         assert self.layers() == self.needed()
         leftovers = {"state.json", "state.synced.json", "layers", "reserve"}
         leftovers |= {"root", ".populated", "root.json"}
+        # what is being written just now has another name for a moment
+        while set(os.listdir(self.environment)) - leftovers and time.monotonic() < end:
+            time.sleep(0.1)
         assert set(os.listdir(self.environment)) <= leftovers
         for layer in self.layers():
             there = set(os.listdir(self.environment / "layers" / layer))

@@ -157,7 +157,8 @@ h = Holder(); h.con = con; h.name = "keepme"
 async def co(): return 1
 c = co(); c.close()
 thread = threading.Thread(target=print); child = subprocess.Popen(["true"]); child.wait()
-lives = subprocess.Popen(["sleep", "60"])
+quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)  # nobody waits for its end
+lives = subprocess.Popen(["sleep", "60"], **quiet); del quiet
 stack = contextlib.ExitStack(); local = threading.local(); local.x = 6
 loop = asyncio.new_event_loop()
 import contextvars; var = contextvars.ContextVar("v", default=[1]); var.set(data)
