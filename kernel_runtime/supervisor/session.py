@@ -100,6 +100,7 @@ class Session:
         self._runtime_dir = runtime_dir
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
+        self._sandbox_lost = False
         self._closed = asyncio.Event()
         self.started = asyncio.Event()
         """What there is to answer commands is there."""
@@ -295,6 +296,10 @@ class Session:
             executor.close()
         self.router.joiner.flush()
         await self.history.close()
+        if self._sandbox_lost:
+            # without namespaces nothing ends them, and nobody could ask them for anything any more
+            for frozen in list(self.frozen.values()):
+                await self.engine.drop(frozen)
         await self.sandbox.close()
         await self.under_dmtcp.close()
         await self.environment.close(
@@ -367,6 +372,7 @@ class Session:
         """Init is gone and everything inside with it: the kernel ends, so that it is restarted."""
         if self._closing:
             return
+        self._sandbox_lost = True
         self.log.critical("The sandbox's init process is gone; the kernel ends.")
         self.router.answer_in_flight(
             error=("SandboxDied", "The sandbox of this kernel was killed. Restart the kernel.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
+import psutil
 import pytest
 
 
@@ -78,3 +79,15 @@ def test_an_unknown_sandbox_or_engine_is_named(start_notebook, capfd):
         with pytest.raises(RuntimeError):
             start_notebook(option)
         assert "There is no 'moon'" in capfd.readouterr().err
+
+
+def test_nothing_is_left_when_its_init_is_killed(notebook):
+    for number in range(3):
+        notebook.run(f"x = {number}")
+    notebook.head()
+    below = psutil.Process(notebook.pid).children(recursive=True)
+    assert [process.name() for process in below].count("tt-frozen") >= 3
+    (init,) = [process for process in below if "init.main" in " ".join(process.cmdline())]
+    init.kill()
+    _, alive = psutil.wait_procs(below, timeout=60)
+    assert not alive
