@@ -241,10 +241,12 @@ def test_steps_back(any_world: World) -> None:
 
 def test_ends_with_the_init(plain_world: World) -> None:
     live = plain_world.start(NATIVE + COUNTING)
-    copy = live.freeze().wake(tt.WAKE_COPY)
+    frozen = live.freeze()
+    copy = frozen.wake(tt.WAKE_COPY)
     status = pathlib.Path(f"/proc/{copy.pid}/status").read_text()
     assert f"PPid:\t{plain_world.init.pid}\n" in status
     plain_world.init.kill()
+    frozen.quit()  # which nothing but its supervisor ends
     copy.link.settimeout(60)
     assert copy.link.recv(99) == b""
     for process in plain_world.processes:
