@@ -101,6 +101,7 @@ class Session:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
         self._sandbox_lost = False
+        self._is_begun = False
         self._closed = asyncio.Event()
         self.started = asyncio.Event()
         """What there is to answer commands is there."""
@@ -169,6 +170,7 @@ class Session:
         Where a cell has broken what the executor needs, or the environment must be covered and
         cannot be, the kernel comes up without one and its cells say so.
         """
+        self._is_begun = True
         try:
             await self._start()
         finally:
@@ -269,6 +271,8 @@ class Session:
 
     async def shutdown(self) -> None:
         """End everything that belongs to this kernel; whoever asks again waits for that end."""
+        if self._is_begun:
+            await self.started.wait()  # nothing is closed under a start that is on its way
         if self._closing:
             await self._closed.wait()
             return

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from kernel_runtime.supervisor.app import START_FAILED
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Manager
 
 
 def executor_of(notebook):
@@ -235,3 +235,23 @@ def test_a_wrong_setting_is_told_in_one_line(tmp_path, setting):
     assert setting.partition("=")[0] in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("r/*"))
+
+
+def test_shut_down_while_it_starts(notebook, tmp_path):
+    # `notebook`: where its like keep what is theirs
+    for delay in (0, 0.05, 0.1, 0.2, 0.3, 0.4):
+        log = tmp_path / f"log{delay}"
+        manager = Manager()
+        with log.open("wb") as stderr:
+            manager.start_kernel(cwd=str(tmp_path), stderr=stderr)
+        client = manager.blocking_client()
+        client.start_channels(shell=False, iopub=False, stdin=False, hb=False)
+        time.sleep(delay)
+        client.shutdown()
+        end = time.monotonic() + 60
+        while manager.is_alive() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not manager.is_alive()
+        client.stop_channels()
+        manager.cleanup_resources()
+        assert "Traceback" not in log.read_text(), log.read_text()
