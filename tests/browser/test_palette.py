@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -39,18 +40,32 @@ def person(server: Server, page: Any) -> Walker:
 
 
 def entries(person: Walker, words: str) -> Any:
-    """What the palette finds of ours."""
+    """What the palette finds of ours. It goes when something else takes the focus, such as a
+    notebook that is still being opened: then it is asked for again."""
     words_field = person.page.locator(".lm-CommandPalette-input")
-    if not words_field.is_visible():  # the command would take it away again
-        person.execute("apputils:activate-command-palette")
-    words_field.fill(words)
-    return person.page.locator('.lm-CommandPalette-item[data-command^="timetravel:"]')
+    for _ in range(20):
+        if not words_field.is_visible():  # the command would take it away again
+            person.execute("apputils:activate-command-palette")
+        with contextlib.suppress(playwright.TimeoutError):
+            words_field.fill(words, timeout=3_000)
+            return person.page.locator('.lm-CommandPalette-item[data-command^="timetravel:"]')
+    raise AssertionError("the palette does not stay open")
+
+
+def choose(person: Walker, words: str, name: str = "") -> None:
+    """Click the first entry that is found, of those with a name if one is given."""
+    for _ in range(20):
+        found = entries(person, words)
+        with contextlib.suppress(playwright.TimeoutError):
+            found.filter(has_text=name).first.click(timeout=3_000)
+            return
+    raise AssertionError(f"no entry for {words!r} can be clicked")
 
 
 def test_the_palette_and_trying_again(person: Walker, server: Server) -> None:
     person.open("lab", server.notebook("palette/p.ipynb", ["p = 1; print('p', p)"]), 1)
     # the panel is opened by the palette, too
-    entries(person, "show the timeline").first.click()
+    choose(person, "show the timeline")
     person.in_state("ready")
     person.run(0, "p 1")
     person.row(1, head="true").wait_for()
@@ -61,13 +76,13 @@ def test_the_palette_and_trying_again(person: Walker, server: Server) -> None:
     found.first.wait_for(state="attached")  # what cannot be done now is in it, and not shown
     listed = {one.get_attribute("data-command") for one in found.all()}
     assert all_commands(person) - listed == NOT_IN_IT
-    entries(person, "time travel pin").filter(has_text="Pin").first.click()
+    choose(person, "time travel pin", "Pin")
     pinned = person.row(1).locator(".jp-mod-pinned")
     pinned.wait_for()
     person.expect(person.row(0).locator(".jp-mod-pinned")).to_have_count(0)
 
     person.page.evaluate(WATCH)
-    entries(person, "read the timeline anew").first.click()
+    choose(person, "read the timeline anew")
     person.page.wait_for_function("() => window.asked.includes('list')")
     person.in_state("ready")
     pinned.wait_for()
