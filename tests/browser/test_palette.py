@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import pytest
@@ -72,10 +73,14 @@ def test_the_palette_and_trying_again(person: Walker, server: Server) -> None:
 
     # an entry about a checkpoint means the row that is selected
     person.details(1)
+    wanted = all_commands(person) - NOT_IN_IT
     found = entries(person, "time travel")
-    found.first.wait_for(state="attached")  # what cannot be done now is in it, and not shown
-    listed = {one.get_attribute("data-command") for one in found.all()}
-    assert all_commands(person) - listed == NOT_IN_IT
+    # what cannot be done now is in it, and not shown; it is drawn a moment after the words
+    end = time.monotonic() + 60
+    listed: set[str] = set()
+    while listed != wanted and time.monotonic() < end:
+        listed = set(found.evaluate_all("all => all.map(one => one.dataset.command)"))
+    assert listed == wanted
     choose(person, "time travel pin", "Pin")
     pinned = person.row(1).locator(".jp-mod-pinned")
     pinned.wait_for()
