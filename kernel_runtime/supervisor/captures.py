@@ -103,6 +103,19 @@ class Captures:
     async def _publish(self, id: str) -> None:
         session = self._session
         await self._cells_first(id)
+        if id in session.persistence.unpublished:  # else it was written together with another
+            await self._write_waiting()
+        if id in session.timeline:
+            await session.environment.index(
+                session.timeline[id].capture("filesystem", engine="overlay")
+            )
+        if id in session.timeline:
+            await session.package_steps.learn(session.timeline[id])
+        await session.under_dmtcp.thin()
+
+    async def _write_waiting(self) -> None:
+        """Write all checkpoints that are not in the store yet."""
+        session = self._session
         # what a checkpoint names must be on the disk before the database names it
         ready = list(session.persistence.unpublished)
         await asyncio.gather(
@@ -115,13 +128,6 @@ class Captures:
                 session.persistence.unpublished.remove(one)
                 if one in session.timeline:
                     session.persistence.save(session.timeline, session.timeline[one])
-        if id in session.timeline:
-            await session.environment.index(
-                session.timeline[id].capture("filesystem", engine="overlay")
-            )
-        if id in session.timeline:
-            await session.package_steps.learn(session.timeline[id])
-        await session.under_dmtcp.thin()
 
     async def _cells_first(self, id: str) -> None:
         """Where cells come one after the other, they have the machine: what they leave behind is
