@@ -9,32 +9,52 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from jupyter_timetravel import group_records, reading
-from jupyter_timetravel.group_records import GroupRestored, GroupState
-from jupyter_timetravel.records import (
-    Applied,
-    Brought,
-    CellRecord,
-    Changes,
-    Differences,
-    DocumentCell,
-    Outside,
-    Record,
-    ReplayResult,
-    ResetResult,
-    RestoreResult,
-    Result,
-    ShownFile,
-    ShownVariable,
-    Status,
-    Verified,
-)
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.supervisor.restore_request import RestoreRequest
-from kernel_runtime.timeline.groups import GroupRecord
 from kernel_runtime.timeline.names import Spec
+
+
+class _Readers:
+    """Functions of a module that is imported when one of them is called.
+
+    In a kernel the magics take answers as they are: its start does not pay for that module.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Callable[[Any], Any]:
+        return lambda result: getattr(import_module(self._module), name)(result)
+
+
+if TYPE_CHECKING:
+    from jupyter_timetravel import group_records, reading
+    from jupyter_timetravel.group_records import GroupRestored, GroupState
+    from jupyter_timetravel.records import (
+        Applied,
+        Brought,
+        CellRecord,
+        Changes,
+        Differences,
+        DocumentCell,
+        Outside,
+        Record,
+        ReplayResult,
+        ResetResult,
+        RestoreResult,
+        Result,
+        ShownFile,
+        ShownVariable,
+        Status,
+        Verified,
+    )
+    from kernel_runtime.timeline.groups import GroupRecord
+else:
+    reading = _Readers("jupyter_timetravel.reading")
+    group_records = _Readers("jupyter_timetravel.group_records")
 
 VERSION: Final = 1
 

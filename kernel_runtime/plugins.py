@@ -9,7 +9,6 @@ installed would cost each kernel start tens of milliseconds.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from kernel_runtime.errors import SandboxError
@@ -31,6 +30,8 @@ def load(group: str, name: str) -> Any:
     if ours is not None:
         module, _, attribute = ours.partition(":")
         return getattr(import_module(module), attribute)
+    from importlib.metadata import entry_points  # ours need none of it, and it is long to import
+
     found = entry_points(group=group)
     for point in found:
         if point.name == name:

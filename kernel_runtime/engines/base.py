@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kernel_runtime.sandbox.base import Sandbox
-from kernel_runtime.store.image_model import Written
 from kernel_runtime.timeline.model import Note
+
+if TYPE_CHECKING:
+    from kernel_runtime.sandbox.base import Sandbox
+    from kernel_runtime.store.image_model import Written
 
 
 @dataclass

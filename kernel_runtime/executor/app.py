@@ -6,6 +6,7 @@ as there; the connection file, with its key, never reaches this process.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -44,6 +45,14 @@ def _use_own_null() -> None:
     if null != 0:
         os.dup2(null, 0)
         os.close(null)
+
+
+def _collect_from_now_on() -> None:
+    """Look for garbage again, which boot.main has switched off; not first of all among what was
+    made until now: it goes to the oldest generation, where it would come to in the end."""
+    gc.freeze()
+    gc.unfreeze()
+    gc.enable()
 
 
 class ExecutorApp(IPKernelApp):
@@ -126,6 +135,7 @@ class ExecutorApp(IPKernelApp):
 
     def init_extensions(self) -> None:
         """Load the user's extensions, then the time-travel magics."""
+        _collect_from_now_on()  # what follows may be the user's code
         super().init_extensions()  # type: ignore[no-untyped-call]
         try:
             assert self.shell is not None

@@ -9,12 +9,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from kernel_runtime.errors import SandboxError
+from kernel_runtime.sandbox import starter
 from kernel_runtime.sandbox.refusals import explain
 
 _START_S = 30.0
@@ -103,27 +102,10 @@ class InitClient:
 
     async def start(self) -> None:
         self._pid = 0
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        root = str(Path(__file__).resolve().parents[2])
-        code = (
-            f"import sys; sys.path.insert(0, {root!r}); "
-            "from kernel_runtime.sandbox import init; init.main()"
-        )
-        with theirs:
-            self._starter = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", "-c", code),
-                    *(str(theirs.fileno()), self.mode, str(self.clock_ahead_ns)),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-        self._control = ours
+        self._starter, self._control, *_ = starter.take(self.mode, self.clock_ahead_ns)
         loop = asyncio.get_running_loop()
         self._up = loop.create_future()
-        loop.add_reader(ours, self._readable)
+        loop.add_reader(self._control, self._readable)
         try:
             await asyncio.wait_for(self._up, _START_S)
             if self.mode != "none":

@@ -92,14 +92,6 @@ def masked_proc() -> list[str]:
     return sorted({p for p in places if p.startswith("/proc/") and p != "/proc/sys/fs/binfmt_misc"})
 
 
-def is_initial_user_namespace() -> bool:
-    """Whether this is the machine's own (its number is fixed: PROC_USER_INIT_INO)."""
-    try:
-        return os.stat("/proc/self/ns/user").st_ino == 0xEFFF_FFFD
-    except OSError:
-        return True
-
-
 def _limit(step: str, code: int) -> Refusal | None:
     if step != "unshare" or code not in (errno.ENOSPC, errno.EUSERS):
         return None

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernel_runtime.store import filing, locks, reserve, rows
 from kernel_runtime.store.columns import seal_rows
 from kernel_runtime.store.database_file import DatabaseFile
 from kernel_runtime.store.encryption import is_encrypted
 from kernel_runtime.store.errors import StoreError, TimelineInUse
-from kernel_runtime.store.groups import Groups
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.loading import after_restart, whole
 from kernel_runtime.store.origins import Origin
@@ -36,6 +36,9 @@ from kernel_runtime.timeline.model import (
     new_id,
 )
 from kernel_runtime.timeline.tree import Timeline, TimelineState
+
+if TYPE_CHECKING:
+    from kernel_runtime.store.groups import Groups
 
 
 @dataclass(frozen=True)
@@ -401,6 +404,8 @@ class Store:
     @property
     def groups(self) -> Groups:
         """The groups of sessions."""
+        from kernel_runtime.store.groups import Groups  # rarely needed, long to import
+
         return Groups(self._file)
 
     # -- signatures -------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import shutil
@@ -11,17 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jupyter_client.connect import ConnectionFileMixin, write_connection_file
-from jupyter_client.session import Session as MessageSession
 from jupyter_core.application import JupyterApp
 from traitlets import TraitError, Unicode
 
-from kernel_runtime import linux
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.store.paths import runtime_directory
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.config import Supervisor
-from kernel_runtime.supervisor.control import Control
 from kernel_runtime.supervisor.session import Session
 
 _PARENT_S = 1.0
@@ -34,7 +31,7 @@ START_FAILED = 3
 """Exit status when the kernel could not be set up."""
 
 
-class SupervisorApp(JupyterApp, ConnectionFileMixin):
+class SupervisorApp(JupyterApp):
     """``python -m kernel_runtime -f CONNECTION_FILE [--python PATH] [--Supervisor.x=y] [-- …]``.
 
     Arguments after ``--`` are the executor's (those of ``ipykernel``).
@@ -42,10 +39,13 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
 
     name = "timetravel-kernel"
     description = "A Jupyter kernel that can go back."
-    classes = [Supervisor, MessageSession]  # noqa: RUF012 - declared so by traitlets
+    classes = [Supervisor]  # noqa: RUF012 - declared so by traitlets
+    connection_file = Unicode(
+        help="The file that says where clients find the kernel; it is written if it is not there."
+    ).tag(config=True)
     python = Unicode(sys.executable, help="The interpreter that runs the cells.").tag(config=True)
     aliases = {  # noqa: RUF012
-        "f": "ConnectionFileMixin.connection_file",
+        "f": "SupervisorApp.connection_file",
         "python": "SupervisorApp.python",
         "log-level": "Application.log_level",
     }
@@ -55,17 +55,15 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
     }
 
     def initialize(self, argv: Any = None) -> None:
-        """Read the command line, configuration files and the connection file."""
+        """Read the command line and configuration files."""
         given = list(sys.argv[1:] if argv is None else argv)
         cut = given.index("--") if "--" in given else len(given)
         self.executor_arguments = given[cut + 1 :]
         super().initialize(given[:cut])
         if self.log_level <= logging.DEBUG:
             self.executor_arguments.insert(0, "--debug")
-        if self.connection_file and os.path.exists(self.connection_file):
-            self.load_connection_file()
-        else:
-            self._write_own_file = True
+        if not self.connection_file:
+            self.connection_file = os.path.join(self.runtime_dir, f"kernel-{os.getpid()}.json")
 
     def migrate_config(self) -> None:
         """Not a kernel's to do, and it fails where the home cannot be written."""
@@ -90,24 +88,10 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
             sys.exit(START_FAILED)
 
     async def _run(self, settings: Supervisor) -> None:
-        if sys.platform.startswith("linux"):
-            # the sandbox's init becomes this process's child when its starter leaves
-            linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        self.session.key  # noqa: B018 - made by the mixin from the file
-        connection = {
-            "transport": self.transport,
-            "ip": self.ip,
-            **{
-                f"{name}_port": getattr(self, f"{name}_port")
-                for name in ("shell", "iopub", "stdin", "control", "hb")
-            },
-        }
-        channels = Channels(self.session, connection, self._curve())
-        if getattr(self, "_write_own_file", False):
-            self._write_file(channels)
-        runtime_dir = runtime_directory(Path(self.connection_file or str(os.getpid())).stem)
+        channels = Channels()
+        runtime_dir = runtime_directory(Path(self.connection_file).stem)
         session = Session(
             channels,
             settings,
@@ -117,7 +101,22 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
             connection_file=self.connection_file,
             log=self.log,
         )
-        control = Control(channels, session, ended.set)
+
+        def serve() -> None:
+            from kernel_runtime.supervisor.connection import Connection
+            from kernel_runtime.supervisor.control import Control
+
+            Connection(parent=self, connection_file=self.connection_file).open(channels)
+            control = Control(channels, session, ended.set)
+            channels.receive(
+                {
+                    "shell": session.router.on_shell,
+                    "stdin": session.router.on_stdin,
+                    "control": control.receive,
+                }
+            )
+
+        session.serve = serve
         failed = []
 
         def fatal() -> None:
@@ -126,16 +125,13 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
 
         session.on_fatal = fatal
         try:
-            channels.receive(
-                {
-                    "shell": session.router.on_shell,
-                    "stdin": session.router.on_stdin,
-                    "control": control.receive,
-                }
-            )
             loop.add_signal_handler(signal.SIGINT, lambda: session.background(session.interrupt()))
             loop.add_signal_handler(signal.SIGTERM, ended.set)
+            if not os.path.exists(self.connection_file):
+                session.complete()  # it must be there to be hidden from cells
             await session.start()
+            gc.freeze()
+            gc.enable()
             if os.environ.get("JPY_PARENT_PID"):
                 session.background(self._watch_parent(os.getppid(), ended))
             await ended.wait()
@@ -152,20 +148,6 @@ class SupervisorApp(JupyterApp, ConnectionFileMixin):
         while os.getppid() == parent:
             await asyncio.sleep(_PARENT_S)
         ended.set()
-
-    def _curve(self) -> dict[str, bytes]:
-        public = getattr(self, "curve_publickey", None)
-        secret = getattr(self, "curve_secretkey", None)
-        return {"public": public, "secret": secret} if public and secret else {}
-
-    def _write_file(self, channels: Channels) -> None:
-        path = self.connection_file or os.path.join(self.runtime_dir, f"kernel-{os.getpid()}.json")
-        ports: dict[str, Any] = {**channels.ports}
-        write_connection_file(
-            path, ip=self.ip, key=self.session.key, transport=self.transport, **ports
-        )
-        self.log.info("To connect: jupyter console --existing %s", path)
-        self.connection_file = path
 
 
 def main() -> None:

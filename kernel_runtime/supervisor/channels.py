@@ -1,129 +1,83 @@
-"""The kernel's five Jupyter channels, bound by the supervisor for as long as the kernel lives."""
+"""The kernel's five Jupyter channels, bound by the supervisor for as long as the kernel lives.
+
+What takes long to import (ZMQ, jupyter_client) is imported when they are opened.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import json
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import zmq
-from jupyter_client.session import DELIM, Session
 from traitlets.log import get_logger
 
-from kernel_runtime.errors import TimeTravelError
+if TYPE_CHECKING:
+    import zmq
+    from jupyter_client.session import Session
+
+    from kernel_runtime.supervisor.sockets import Heartbeat, LoopSocket
 
 Message = dict[str, Any]
 Receiver = Callable[[list[bytes], Message, list[bytes]], None]
 
-_BIND_S = 3.0
-_PORTS = ("shell", "iopub", "stdin", "control", "hb")
+DELIM: Final = b"<IDS|MSG>"
+"""Between a message's identities and its signature (Jupyter's wire protocol)."""
 
-
-class AddressTaken(TimeTravelError):
-    """A port that the kernel was given is in use: it did not start."""
-
-
-class Heartbeat(threading.Thread):
-    """Echoes what it is sent, in a thread and context of its own, so that nothing delays it."""
-
-    def __init__(self, endpoint: str, curve: dict[str, bytes]) -> None:
-        super().__init__(name="heartbeat", daemon=True)
-        # not _context: since Python 3.14 a thread has one of its own
-        self._zmq: zmq.Context[Any] = zmq.Context()
-        self._socket = self._zmq.socket(zmq.ROUTER)
-        self._socket.linger = 0
-        _secure(self._socket, curve)
-        self.port = _bind(self._socket, endpoint)
-
-    def run(self) -> None:
-        """Echo until the process ends."""
-        while True:
-            try:
-                zmq.proxy(self._socket, self._socket)
-            except zmq.ContextTerminated:
-                return
-            except zmq.ZMQError as error:
-                if error.errno != errno.EINTR:
-                    raise
-
-
-class Channel:
-    """One ZMQ socket in the event loop: all that waits is read when its descriptor says so."""
-
-    def __init__(self, socket: zmq.Socket[Any], on_frames: Callable[[list[bytes]], None]) -> None:
-        self._socket = socket
-        self._on_frames = on_frames
-        self._loop = asyncio.get_running_loop()
-        self._pending = False
-        self._loop.add_reader(cast("int", socket.get(zmq.FD)), self.read)
-
-    def read(self) -> None:
-        """Hand on what waits. The descriptor is edge-triggered (zmq_getsockopt, ZMQ_FD): a send
-        may swallow the edge of an arrival, so this runs after each send too."""
-        self._pending = False
-        while not self._socket.closed:
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                self._on_frames(frames)
-            except Exception:  # one message must not stop the channel: the edge does not come again
-                get_logger().exception("A message could not be handled.")
-
-    def send(self, frames: Sequence[bytes]) -> None:
-        """Send without waiting; what a client does not take any more is dropped by ZMQ."""
-        try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=len(frames[-1]) < 65536)
-        except zmq.ZMQError:
-            return  # the client is gone
-        if not self._pending:
-            self._pending = True
-            self._loop.call_soon(self.read)
+_PORTS: Final = ("shell", "iopub", "stdin", "control", "hb")
 
 
 class Channels:
     """Binds, receives, signs and sends. Knows nothing of what the messages mean."""
 
-    def __init__(
-        self, session: Session, connection: dict[str, Any], curve: dict[str, bytes]
-    ) -> None:
-        self.session = session
-        self._context: zmq.Context[Any] = zmq.Context()
+    session: Session
+    _context: zmq.Context[Any]
+    _heartbeat: Heartbeat
+
+    def __init__(self) -> None:
+        """Nothing is bound before open()."""
         self._sockets: dict[str, zmq.Socket[Any]] = {}
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, LoopSocket] = {}
         self._count = 0
-        transport, ip = connection["transport"], connection["ip"]
         self.ports: dict[str, int] = {}
+
+    def open(
+        self, session: Session, connection: Mapping[str, Any], curve: Mapping[str, bytes]
+    ) -> None:
+        """Bind to where a connection file says. Raises AddressTaken."""
+        import zmq
+
+        from kernel_runtime.supervisor.sockets import Heartbeat, bind, secure
+
+        self.session = session
+        self._context = zmq.Context()
+        transport, ip = connection["transport"], connection["ip"]
         for name in _PORTS:
             port = connection.get(f"{name}_port") or 0
             endpoint = f"{transport}://{ip}" + (
                 f"-{port}" if transport == "ipc" else f":{port or '*'}"
             )
             if name == "hb":
-                self.heartbeat = Heartbeat(endpoint, curve)
-                self.ports["hb_port"] = self.heartbeat.port or port
+                self._heartbeat = Heartbeat(endpoint, curve)
+                self.ports["hb_port"] = self._heartbeat.port or port
                 continue
             socket = self._context.socket(zmq.XPUB if name == "iopub" else zmq.ROUTER)
+            self._sockets[name] = socket
             socket.linger = 1000
             if name != "iopub":
                 socket.router_handover = 1
-            _secure(socket, curve)
-            self.ports[f"{name}_port"] = _bind(socket, endpoint) or port
-            self._sockets[name] = socket
-        self.heartbeat.start()
+            secure(socket, curve)
+            self.ports[f"{name}_port"] = bind(socket, endpoint) or port
+        self._heartbeat.start()
 
     def receive(self, receivers: dict[str, Receiver]) -> None:
         """Begin to receive; a receiver is called with identities, message (content unpacked only
         by whoever needs it) and the frames after the signature."""
+        from kernel_runtime.supervisor.sockets import LoopSocket
+
         for name, receiver in receivers.items():
-            self._channels[name] = Channel(self._sockets[name], self._unpacker(receiver))
-        self._channels["iopub"] = Channel(self._sockets["iopub"], self._welcome)
+            self._channels[name] = LoopSocket(self._sockets[name], self._unpacker(receiver))
+        self._channels["iopub"] = LoopSocket(self._sockets["iopub"], self._welcome)
 
     def _welcome(self, frames: list[bytes]) -> None:
         """Tell a client whose subscription has come that it misses nothing from here on."""
@@ -203,36 +157,5 @@ class Channels:
 
     def close(self) -> None:
         """Send what waits (within a second) and close."""
-        self._context.destroy()
-
-
-def _bind(socket: zmq.Socket[Any], endpoint: str) -> int:
-    """Bind; return the port that was taken, 0 for transports without ports.
-
-    Whoever started the kernel chose the port and let go of it: until now somebody else may have
-    got it, for a connection of his that soon ends. Raises AddressTaken.
-    """
-    until = time.monotonic() + _BIND_S
-    while True:
-        try:
-            socket.bind(endpoint)
-            break
-        except zmq.ZMQError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            if time.monotonic() > until:
-                raise AddressTaken(
-                    f"Another program uses {endpoint}. The kernel did not start, and nothing was "
-                    "changed; start it again, with other ports."
-                ) from error
-            time.sleep(0.05)
-    taken = socket.get(zmq.LAST_ENDPOINT)
-    text = taken.decode() if isinstance(taken, bytes) else str(taken)
-    return int(text.rpartition(":")[2].rstrip("\0")) if text.startswith("tcp") else 0
-
-
-def _secure(socket: zmq.Socket[Any], curve: dict[str, bytes]) -> None:
-    if curve:
-        socket.curve_secretkey = curve["secret"]
-        socket.curve_publickey = curve["public"]
-        socket.curve_server = True
+        if self._sockets:
+            self._context.destroy()

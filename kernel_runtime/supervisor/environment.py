@@ -24,8 +24,7 @@ from kernel_runtime.engines.overlay.index import build_index, load_index
 from kernel_runtime.engines.overlay.trial import explain
 from kernel_runtime.errors import EnvironmentRefused, RestoreRefused, SandboxError
 from kernel_runtime.sandbox.base import InitClient
-from kernel_runtime.sandbox.namespaces import USER_MODE, USER_MODES
-from kernel_runtime.sandbox.refusals import is_initial_user_namespace
+from kernel_runtime.sandbox.modes import USER_MODE, USER_MODES, is_initial_user_namespace
 from kernel_runtime.supervisor import followed, shared_memory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note

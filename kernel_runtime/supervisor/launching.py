@@ -45,10 +45,24 @@ class Launcher:
         try:
             await self._start()
         except _NotStarted as error:
-            raise SandboxError(
-                f"{error.failure.text} See the server's log for its output; is ipykernel 7 or "
-                "newer installed for it?"
-            ) from error
+            raise self._refused(error) from error
+
+    @staticmethod
+    def _refused(error: _NotStarted) -> SandboxError:
+        return SandboxError(
+            f"{error.failure.text} See the server's log for its output; is ipykernel 7 or newer "
+            "installed for it?"
+        )
+
+    async def start_first(self) -> None:
+        """Start the kernel's first one, or serve without it where there is something to go back to.
+        Raises SandboxError where there is nothing."""
+        try:
+            await self._start()
+        except _NotStarted as error:
+            if not self._session.rescue.can_help():
+                raise self._refused(error) from error
+            await self._session.rescue.enter(error.failure)
 
     async def start_or_rescue(self) -> bool:
         """Start a fresh process, or serve the kernel without one; say whether there is one."""

@@ -12,10 +12,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_client.session import DELIM
-
 from kernel_runtime.frames import Channel
-from kernel_runtime.supervisor.channels import Channels, Message
+from kernel_runtime.supervisor.channels import DELIM, Channels, Message
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.output import StreamJoiner
 from kernel_runtime.supervisor.request import Request

@@ -14,7 +14,6 @@ from kernel_runtime.sandbox import refusals
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.store.paths import key_directory
-from kernel_runtime.supervisor import own_code
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -71,7 +70,6 @@ class SandboxSetUp:
             session.limits += self._instead()
         session.sandbox = NoSandbox(*session.sandbox_events)
         await session.sandbox.start()
-        own_code.hold()
 
     async def _start_with_namespaces(self, name: str) -> None:
         session = self._session

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernel_runtime import plugins
 from kernel_runtime.engines.base import Frozen, ProcessEngine
@@ -25,41 +25,43 @@ from kernel_runtime.errors import (
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
-from kernel_runtime.supervisor.captures import Captures
-from kernel_runtime.supervisor.carrying import Carrying
-from kernel_runtime.supervisor.cells import Cells
 from kernel_runtime.supervisor.channels import Channels
-from kernel_runtime.supervisor.checkpoints import Checkpointer
-from kernel_runtime.supervisor.commands import Commands
-from kernel_runtime.supervisor.compensations import Compensations
 from kernel_runtime.supervisor.config import Supervisor
-from kernel_runtime.supervisor.deletion import Deletion
-from kernel_runtime.supervisor.durable import Durability
 from kernel_runtime.supervisor.environment import Environment
-from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
-from kernel_runtime.supervisor.history import History
-from kernel_runtime.supervisor.holding import Holding
-from kernel_runtime.supervisor.images import Images
-from kernel_runtime.supervisor.inner import InnerCells
-from kernel_runtime.supervisor.kept_documents import KeptDocuments
 from kernel_runtime.supervisor.launching import Launcher
-from kernel_runtime.supervisor.memory import MemoryKeeper
-from kernel_runtime.supervisor.package_steps import PackageSteps
 from kernel_runtime.supervisor.persistence import Persistence
-from kernel_runtime.supervisor.portable import Portable
-from kernel_runtime.supervisor.recovery import Recovery
-from kernel_runtime.supervisor.replays import Replayer
 from kernel_runtime.supervisor.request import Request
-from kernel_runtime.supervisor.rescue import Rescue
 from kernel_runtime.supervisor.rest import Rest
-from kernel_runtime.supervisor.restores import Restorer
 from kernel_runtime.supervisor.router import Router
 from kernel_runtime.supervisor.sandbox_set_up import SandboxSetUp
-from kernel_runtime.supervisor.showing import Showing
-from kernel_runtime.supervisor.trees import Trees
 from kernel_runtime.supervisor.under_dmtcp import UnderDmtcp
+
+if TYPE_CHECKING:
+    from kernel_runtime.supervisor.captures import Captures
+    from kernel_runtime.supervisor.carrying import Carrying
+    from kernel_runtime.supervisor.cells import Cells
+    from kernel_runtime.supervisor.checkpoints import Checkpointer
+    from kernel_runtime.supervisor.commands import Commands
+    from kernel_runtime.supervisor.compensations import Compensations
+    from kernel_runtime.supervisor.deletion import Deletion
+    from kernel_runtime.supervisor.durable import Durability
+    from kernel_runtime.supervisor.events import Events
+    from kernel_runtime.supervisor.history import History
+    from kernel_runtime.supervisor.holding import Holding
+    from kernel_runtime.supervisor.images import Images
+    from kernel_runtime.supervisor.inner import InnerCells
+    from kernel_runtime.supervisor.kept_documents import KeptDocuments
+    from kernel_runtime.supervisor.memory import MemoryKeeper
+    from kernel_runtime.supervisor.package_steps import PackageSteps
+    from kernel_runtime.supervisor.portable import Portable
+    from kernel_runtime.supervisor.recovery import Recovery
+    from kernel_runtime.supervisor.replays import Replayer
+    from kernel_runtime.supervisor.rescue import Rescue
+    from kernel_runtime.supervisor.restores import Restorer
+    from kernel_runtime.supervisor.showing import Showing
+    from kernel_runtime.supervisor.trees import Trees
 
 _SHUTDOWN_S = 2.0
 """Seconds for the user's atexit functions."""
@@ -74,6 +76,31 @@ _LAYERS_PLAIN = (
 
 class Session:
     """What a supervisor runs. Lives in one event loop."""
+
+    # made by parts.complete, while the first process starts
+    captures: Captures
+    events: Events
+    history: History
+    package_steps: PackageSteps
+    memory: MemoryKeeper
+    durability: Durability
+    carrying: Carrying
+    images: Images
+    trees: Trees
+    documents: KeptDocuments
+    showing: Showing
+    cells: Cells
+    inner: InnerCells
+    compensations: Compensations
+    replays: Replayer
+    checkpoints: Checkpointer
+    restores: Restorer
+    recovery: Recovery
+    deletion: Deletion
+    holding: Holding
+    commands: Commands
+    portable: Portable
+    rescue: Rescue
 
     def __init__(
         self,
@@ -102,20 +129,21 @@ class Session:
         self._closing = False
         self._sandbox_lost = False
         self._is_begun = False
+        self._has_parts = False
         self._closed = asyncio.Event()
         self.started = asyncio.Event()
         """What there is to answer commands is there."""
         self.kernel_info: dict[str, Any] = {}
         self.limits: list[str] = []
         self.on_fatal: Callable[[], None] = lambda: None
+        self.serve: Callable[[], None] = lambda: None
+        """Opens the channels, once all parts are there."""
         self.sandbox_events = (self._on_exit, self._on_sandbox_lost)
         self.sandbox: InitClient = NoSandbox(*self.sandbox_events)
         # the connection file holds the key that messages are signed with
         secrets = [Path(connection_file)] if connection_file else []
         self.sandbox_set_up = SandboxSetUp(self, hidden=[runtime_dir, *secrets])
         self.launcher = Launcher(self, python, arguments)
-        self.captures = Captures(self)
-        self.events = Events(channels)
         self.rest = Rest(self._processes)
         self.router = Router(channels, self._on_start, self._on_done, self.rest)
         self.files = Files(config, self.cwd, log)
@@ -126,28 +154,7 @@ class Session:
         self.persistence = Persistence(config, log)
         self.timeline = self.persistence.open(self.epoch, self.files.roots)
         self._follow_document()
-        self.history = History(log)
-        self.package_steps = PackageSteps(self)
-        self.memory = MemoryKeeper(self)
-        self.durability = Durability(self)
-        self.carrying = Carrying(self)
-        self.images = Images(self, runtime_dir)
-        self.trees = Trees(self)
-        self.documents = KeptDocuments(self)
-        self.showing = Showing(self)
         self.under_dmtcp = UnderDmtcp(self)
-        self.cells = Cells(self)
-        self.inner = InnerCells(self)
-        self.compensations = Compensations(self)
-        self.replays = Replayer(self)
-        self.checkpoints = Checkpointer(self)
-        self.restores = Restorer(self)
-        self.recovery = Recovery(self)
-        self.deletion = Deletion(self)
-        self.holding = Holding(self)
-        self.commands = Commands(self)
-        self.portable = Portable(self)
-        self.rescue = Rescue(self)
 
     def _follow_document(self) -> None:
         persistence = self.persistence
@@ -176,31 +183,52 @@ class Session:
         finally:
             self.started.set()
 
+    def complete(self) -> None:
+        """Make what is not there yet, and serve. Raises AddressTaken."""
+        self._make_parts()
+        serve, self.serve = self.serve, lambda: None
+        serve()
+
+    def _make_parts(self) -> None:
+        if not self._has_parts:
+            from kernel_runtime.supervisor import parts
+
+            self._has_parts = True
+            parts.complete(self, self._runtime_dir)
+
     async def _start(self) -> None:
         try:
             await self.sandbox_set_up.start()
         except EnvironmentRefused as error:
+            self.complete()
             self.rescue.refuse(str(error))
             return
         self._tell_of_store()
         engine = plugins.load(plugins.PROCESS_ENGINES, self.config.process_engine)
         self.engine: ProcessEngine = engine(self._runtime_dir, keep_ids=self.sandbox.ids_kept)
-        try:
-            await self.under_dmtcp.begin(self.engine)
-        except TimeTravelError as error:
-            self.rescue.refuse(str(error))
-            return
-        await self.trees.tell_if_unusable()
+        if self.under_dmtcp.wanted:
+            self.complete()
+            try:
+                await self.under_dmtcp.begin(self.engine)
+            except TimeTravelError as error:
+                self.rescue.refuse(str(error))
+                return
         await self.files.recover()
         self.router.hold("start")
-        if self.rescue.can_help():
-            await self.launcher.start_or_rescue()
-        else:
-            await self.launcher.start()
+        # in this order: the second one is done while the process that the first one asks for starts
+        await asyncio.gather(self.launcher.start_first(), self._completed())
+        await self.trees.tell_if_unusable()
         if self.environment.enabled:
             self.background(self._look_after_environment())
         self.background(self._first_checkpoint())
         self.background(self.portable.on_schedule())
+
+    async def _completed(self) -> None:
+        self.complete()
+        if isinstance(self.sandbox, NoSandbox):
+            from kernel_runtime.supervisor import own_code
+
+            own_code.hold()
 
     def _tell_of_store(self) -> None:
         problem = self.persistence.problem
@@ -283,6 +311,7 @@ class Session:
             self._closed.set()
 
     async def _shut_down(self) -> None:
+        self._make_parts()
         self.router.hold("shutdown")
         await self.durability.stop()
         await self.trees.stop()
@@ -433,6 +462,8 @@ class Session:
         One that the executor has not yet begun is interrupted as soon as it has: between two cells
         an interrupt strikes nobody.
         """
+        if not self._has_parts:
+            return
         executor = self.executor
         self.inner.interrupted = True
         request = self.router.current

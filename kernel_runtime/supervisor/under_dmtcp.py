@@ -13,18 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kernel_runtime.dmtcp import clean_environment
 from kernel_runtime.engines.base import Frozen
-from kernel_runtime.engines.dmtcp import DmtcpEngine
 from kernel_runtime.errors import EnvironmentRefused
-from kernel_runtime.store.dmtcp_images import DmtcpImageStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.timeline.model import Capture, Checkpoint
 
 if TYPE_CHECKING:
+    # imported where a session runs under it: each other one would start later
+    from kernel_runtime.engines.dmtcp import DmtcpEngine
     from kernel_runtime.supervisor.session import Session
 
-NAME: Final = DmtcpEngine.name
+NAME: Final = "dmtcp"
 
 _MALLOC: Final = "_RJEM_MALLOC_CONF"
 _NO_THREAD: Final = "background_thread:false"
@@ -77,7 +76,9 @@ class UnderDmtcp:
         return [path.resolve()]
 
     async def begin(self, engine: object) -> None:
-        """Start the engine, if it is this one. Raises EnvironmentRefused, DmtcpError."""
+        """Start the engine, where it is wanted. Raises EnvironmentRefused, DmtcpError."""
+        from kernel_runtime.engines.dmtcp import DmtcpEngine
+
         session = self._session
         if not isinstance(engine, DmtcpEngine):
             return
@@ -108,6 +109,8 @@ class UnderDmtcp:
         """What an executor's environment is to be."""
         if self._engine is None:
             return env
+        from kernel_runtime.dmtcp import clean_environment
+
         found = {**_GENTLE, **clean_environment(env)}
         # polars sets it where it is imported, so a server that has imported it passes that on; of
         # an option that is there twice jemalloc takes the last one
@@ -169,6 +172,8 @@ class UnderDmtcp:
         session = self._session
         if session.persistence.directory is None:
             return
+        from kernel_runtime.store.dmtcp_images import DmtcpImageStore
+
         store = DmtcpImageStore(session.persistence.directory)
         before_ns = time.time_ns()
         try:

@@ -27,7 +27,8 @@ from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.engines.overlay.engine import OverlayEngine
 from kernel_runtime.errors import TimeTravelError
 from kernel_runtime.sandbox import refusals
-from kernel_runtime.sandbox.namespaces import USER_MODE, USER_MODES, NamespaceSandbox
+from kernel_runtime.sandbox.modes import USER_MODE, USER_MODES, is_initial_user_namespace
+from kernel_runtime.sandbox.namespaces import NamespaceSandbox
 from kernel_runtime.sandbox.refusals import Refusal
 
 PREFIX: Final = ".trial-"
@@ -196,7 +197,7 @@ async def _mount(
     place: str,
 ) -> None:
     work = os.path.realpath(f"{place}/work") if place else ""
-    own = sandbox.mode in USER_MODES or not refusals.is_initial_user_namespace()
+    own = sandbox.mode in USER_MODES or not is_initial_user_namespace()
     host = planning.this_host(own_user_namespace=own, all_ids=sandbox.mode != USER_MODE)
     store = directory.path.parents[1]
     plan = planning.make_plan(

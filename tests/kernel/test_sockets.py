@@ -1,4 +1,4 @@
-"""The channels' addresses."""
+"""The addresses of the sockets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zmq
 
-from kernel_runtime.supervisor import channels
+from kernel_runtime.supervisor import sockets
 from tests.conftest import PORTS
 
 
@@ -25,12 +25,12 @@ def test_a_port_that_becomes_free_is_waited_for(router: Any) -> None:
     port = next(PORTS)  # nobody else takes it meanwhile
     other = socket.create_server(("127.0.0.1", port))
     threading.Timer(0.3, other.close).start()
-    assert channels._bind(router, f"tcp://127.0.0.1:{port}") == port
+    assert sockets.bind(router, f"tcp://127.0.0.1:{port}") == port
 
 
 def test_a_port_that_stays_taken_is_named(router: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "_BIND_S", 0.1)
+    monkeypatch.setattr(sockets, "_BIND_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(channels.AddressTaken, match=address):
-            channels._bind(router, address)
+        with pytest.raises(sockets.AddressTaken, match=address):
+            sockets.bind(router, address)
