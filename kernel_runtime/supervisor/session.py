@@ -15,12 +15,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel_runtime import plugins
 from kernel_runtime.engines.base import Frozen, ProcessEngine
 from kernel_runtime.errors import (
-    EnvironmentRefused,
     SandboxError,
-    TimeTravelError,
 )
 from kernel_runtime.frames import Channel
 from kernel_runtime.sandbox.base import InitClient
@@ -36,6 +33,7 @@ from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.rest import Rest
 from kernel_runtime.supervisor.router import Router
 from kernel_runtime.supervisor.sandbox_set_up import SandboxSetUp
+from kernel_runtime.supervisor.starting import Starting
 from kernel_runtime.supervisor.under_dmtcp import UnderDmtcp
 
 if TYPE_CHECKING:
@@ -66,13 +64,6 @@ if TYPE_CHECKING:
 _SHUTDOWN_S = 2.0
 """Seconds for the user's atexit functions."""
 
-_SLOW_START_S = 2.0
-
-_LAYERS_PLAIN = (
-    "The store is encrypted; files that cells write outside of the workspace are not: their layers "
-    "lie in it as they are. Supervisor.environment=off makes none; an encrypted disk covers them."
-)
-
 
 class Session:
     """What a supervisor runs. Lives in one event loop."""
@@ -101,6 +92,7 @@ class Session:
     commands: Commands
     portable: Portable
     rescue: Rescue
+    engine: ProcessEngine
 
     def __init__(
         self,
@@ -124,12 +116,10 @@ class Session:
         self.frozen: dict[str, Frozen] = {}
         # one checkpoint or restore at a time
         self.lock = asyncio.Lock()
-        self._runtime_dir = runtime_dir
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
         self._sandbox_lost = False
         self._is_begun = False
-        self._has_parts = False
         self._closed = asyncio.Event()
         self.started = asyncio.Event()
         """What there is to answer commands is there."""
@@ -138,6 +128,7 @@ class Session:
         self.on_fatal: Callable[[], None] = lambda: None
         self.serve: Callable[[], None] = lambda: None
         """Opens the channels, once all parts are there."""
+        self._starting = Starting(self, runtime_dir)
         self.sandbox_events = (self._on_exit, self._on_sandbox_lost)
         self.sandbox: InitClient = NoSandbox(*self.sandbox_events)
         # the connection file holds the key that messages are signed with
@@ -179,99 +170,13 @@ class Session:
         """
         self._is_begun = True
         try:
-            await self._start()
+            await self._starting.run()
         finally:
             self.started.set()
 
     def complete(self) -> None:
         """Make what is not there yet, and serve. Raises AddressTaken."""
-        self._make_parts()
-        serve, self.serve = self.serve, lambda: None
-        serve()
-
-    def _make_parts(self) -> None:
-        if not self._has_parts:
-            from kernel_runtime.supervisor import parts
-
-            self._has_parts = True
-            parts.complete(self, self._runtime_dir)
-
-    async def _start(self) -> None:
-        try:
-            await self.sandbox_set_up.start()
-        except EnvironmentRefused as error:
-            self.complete()
-            self.rescue.refuse(str(error))
-            return
-        self._tell_of_store()
-        engine = plugins.load(plugins.PROCESS_ENGINES, self.config.process_engine)
-        self.engine: ProcessEngine = engine(self._runtime_dir, keep_ids=self.sandbox.ids_kept)
-        if self.under_dmtcp.wanted:
-            self.complete()
-            try:
-                await self.under_dmtcp.begin(self.engine)
-            except TimeTravelError as error:
-                self.rescue.refuse(str(error))
-                return
-        await self.files.recover()
-        self.router.hold("start")
-        # in this order: the second one is done while the process that the first one asks for starts
-        await asyncio.gather(self.launcher.start_first(), self._completed())
-        await self.trees.tell_if_unusable()
-        if self.environment.enabled:
-            self.background(self._look_after_environment())
-        self.background(self._first_checkpoint())
-        self.background(self.portable.on_schedule())
-
-    async def _completed(self) -> None:
-        self.complete()
-        if isinstance(self.sandbox, NoSandbox):
-            from kernel_runtime.supervisor import own_code
-
-            own_code.hold()
-
-    def _tell_of_store(self) -> None:
-        problem = self.persistence.problem
-        if problem and problem not in self.environment.problem:
-            self.router.say_next(problem)
-        elif self.persistence.is_encrypted and self.environment.enabled:
-            self.limits.append(_LAYERS_PLAIN)
-            self.router.say_next(_LAYERS_PLAIN)
-
-    async def _first_checkpoint(self) -> None:
-        tell = asyncio.get_running_loop().call_later(_SLOW_START_S, self._tell_slow_start)
-        try:
-            await self.files.prepare(self.router.say_next)
-            if not self.rescue.active and not self.config.visit:
-                await self.checkpoints.first()
-                await self.portable.at_start()
-        finally:
-            tell.cancel()
-            self.router.release("start")
-
-    async def _look_after_environment(self) -> None:
-        """What a kernel that was killed has left behind; what the host has changed meanwhile."""
-        self.background(self.environment.follow_host())
-        await self.persistence.sweep()
-        await self.durability.sweep()
-        await self.images.sweep()
-        await self.documents.sweep()
-        await self.under_dmtcp.sweep()
-        async with self.lock:
-            await self.environment.collect(self.captures.layers_in_use())
-        changed = await self.environment.changed_since_last_time()
-        if changed:
-            self.router.say_next(
-                "Since this session last ran, files of this machine have changed beneath it: "
-                f"{', '.join(changed[:5])}{' …' if len(changed) > 5 else ''}. What the session "
-                "changed itself is as it was; `%timetravel reset` takes the machine's state."
-            )
-
-    def _tell_slow_start(self) -> None:
-        self.router.say_next(
-            "The files of the workspace are being read for the first time; the cell runs as soon "
-            "as they are held."
-        )
+        self._starting.complete()
 
     def _processes(self) -> list[str]:
         executor = self.executor
@@ -311,7 +216,7 @@ class Session:
             self._closed.set()
 
     async def _shut_down(self) -> None:
-        self._make_parts()
+        self._starting.make_parts()
         self.router.hold("shutdown")
         await self.durability.stop()
         await self.trees.stop()
@@ -462,7 +367,7 @@ class Session:
         One that the executor has not yet begun is interrupted as soon as it has: between two cells
         an interrupt strikes nobody.
         """
-        if not self._has_parts:
+        if not self._starting.has_parts:
             return
         executor = self.executor
         self.inner.interrupted = True
