@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from kernel_runtime.errors import BadRequest
-from kernel_runtime.timeline import Checkpoint, RetentionRules, Timeline, plan_retention
-from kernel_runtime.timeline.retention import implausible
+from kernel_runtime.timeline import Checkpoint, Timeline
+from kernel_runtime.timeline.retention import RetentionRules, implausible, plan_retention
 from kernel_runtime.timeline.text import plural, size_text
 
 _DEFAULT: Final = "30d"

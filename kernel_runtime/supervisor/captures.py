@@ -106,7 +106,7 @@ class Captures:
         if id in session.persistence.unpublished:  # else it was written together with another
             await self._write_waiting()
         if id in session.timeline:
-            await session.environment.index(
+            await session.environment_changes.index(
                 session.timeline[id].capture("filesystem", engine="overlay")
             )
         if id in session.timeline:

@@ -5,27 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from jupyter_core.paths import jupyter_runtime_dir
 
 from kernel_runtime.engines.overlay import plan as planning
-from kernel_runtime.engines.overlay.changes import COMPARED_BYTES, touched
-from kernel_runtime.engines.overlay.comparison import FILES_MOST, compare
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.engines.overlay.engine import DEEP, OverlayEngine
-from kernel_runtime.engines.overlay.hostchanges import host_changes
-from kernel_runtime.engines.overlay.index import build_index, load_index
 from kernel_runtime.engines.overlay.trial import explain
 from kernel_runtime.errors import EnvironmentRefused, RestoreRefused, SandboxError
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.modes import USER_MODE, USER_MODES, is_initial_user_namespace
-from kernel_runtime.supervisor import followed, shared_memory
+from kernel_runtime.supervisor import shared_memory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
@@ -34,7 +28,6 @@ NO_SYSTEM_PACKAGES: Final = (
     "and sudo gives no rights there; a virtual environment or conda can be changed"
 )
 _NOTES_SHOWN = 50
-_LISTED_QUICKLY = 200
 _FOLLOW_S = 2.0
 
 
@@ -49,8 +42,10 @@ class Environment:
         self.engine: OverlayEngine | None = None
         self.problem = ""
         self.told: dict[str, str] = {}
-        self._own: list[str] = []
-        self._found_layers = False
+        self.own: list[str] = []
+        """Paths that are the session's own business, not the environment's."""
+        self.found_layers = False
+        """Whether the session had left anything when it began."""
         self._has_all_ids = True
         self._proc: Callable[[int], str] | None = None
 
@@ -94,8 +89,8 @@ class Environment:
         if not engine.state.uppers:
             reason = next(iter(told.values()), "there is nothing to cover")
             raise SandboxError(str(explain(directory.parents[1], reason)))
-        self._found_layers = any(engine.state.stacks.values())
-        self._own = [os.path.realpath(path) for path in [*hidden, *workspace]]
+        self.found_layers = any(engine.state.stacks.values())
+        self.own = [os.path.realpath(path) for path in [*hidden, *workspace]]
         self.engine = engine
         self.told = told
         self._proc = sandbox.proc
@@ -179,19 +174,6 @@ class Environment:
         if self.engine is not None:
             await self.engine.sync()
 
-    async def index(self, capture: Capture | None) -> None:
-        """Note what new layers hold, so that nobody has to walk them again. Never raises."""
-        if self.engine is None or capture is None:
-            return
-        engine = self.engine
-        for layer in capture.details.get("fresh", ()):
-            try:
-                await asyncio.to_thread(
-                    build_index, engine.directory.layers / layer, engine.markers
-                )
-            except OSError as error:
-                self._log.warning("No index of layer %s: %s", layer, error)
-
     # -- restores ---------------------------------------------------------------------------
 
     def make_room(self) -> None:
@@ -207,7 +189,7 @@ class Environment:
         capture = checkpoint.capture("filesystem", engine="overlay")
         if self.engine is None or capture is None or capture.state != "ready":
             return None
-        gone = self.engine.missing(*_places(capture))
+        gone = self.engine.missing(*places_of(capture))
         if gone:
             raise RestoreRefused(
                 f"The environment of #{checkpoint.number} cannot be brought back: its layer "
@@ -230,7 +212,7 @@ class Environment:
         live: executor, keep and hold where the executor lives on; follows (engine.restore).
         """
         assert self.engine is not None
-        return await self.engine.restore(*_places(capture), **live)
+        return await self.engine.restore(*places_of(capture), **live)
 
     def workspace_followed(self) -> None:
         """The workspace has followed the last restore, or will not."""
@@ -239,106 +221,7 @@ class Environment:
 
     def is_at(self, capture: Capture) -> bool:
         """Whether a restore of it would change nothing."""
-        return self.engine is None or self.engine.is_at(*_places(capture))
-
-    async def compare(
-        self,
-        before: Capture | None,
-        after: Capture | None,
-        *,
-        files: bool = True,
-        quick: bool = False,
-        packages: list[dict[str, Any]] | None = None,
-    ) -> dict[str, Any]:
-        """Return {"files", "workspace", "packages", "complete"} of what changed; None: the present.
-
-        files: list them; packages alone are told faster. quick: files of one size are told apart
-        by their times, and few are listed. workspace: the files of an isolated one, which are in
-        the layers too. packages: which change, where that is known.
-        """
-        if self.engine is None:
-            return {"files": [], "workspace": [], "packages": [], "complete": True}
-        engine = self.engine
-        sides = [engine.present() if c is None else _places(c)[0] for c in (before, after)]
-        read, most = (0, _LISTED_QUICKLY) if quick else (COMPARED_BYTES, FILES_MOST)
-        found = await asyncio.to_thread(
-            compare, engine, sides[0], sides[1], files, read, most, packages is None
-        )
-        if packages is not None:
-            found["packages"] = packages
-        roots = [os.getcwd(), *self._config.more_workspace] if self._config.is_isolated else []
-        found["files"], found["workspace"] = _parted(found["files"], roots)
-        return found
-
-    def differ(self, before: Capture, after: Capture) -> bool:
-        """Whether two captures name different layers."""
-        if self.engine is None:
-            return False
-        engine = self.engine
-        old, new = (_places(capture) for capture in (before, after))
-        return engine.rewritten(old[0]) != engine.rewritten(new[0]) or old[1] != new[1]
-
-    def weight(self, before: Capture, after: Capture, most: int) -> int | None:
-        """How many paths the layers touch in which two captures differ, told at once.
-
-        None if that would take a walk over more than so many.
-        """
-        if self.engine is None:
-            return 0
-        engine = self.engine
-        total = 0
-        for layer in layers_of(before) ^ layers_of(after):
-            index = load_index(engine.directory.layers / layer)
-            if index is not None and index.summary is not None:
-                total += index.summary.paths + index.summary.deleted
-                continue
-            try:
-                paths = islice(touched(engine.directory.files(layer), engine.markers), most + 1)
-                count = sum(1 for _ in paths)
-            except OSError:
-                return None
-            if count > most:
-                return None
-            total += count
-        return total
-
-    async def host_changes(
-        self, capture: Capture | None, since_ns: int
-    ) -> tuple[list[str], list[str]]:
-        """What the host has changed: under the present layers and those of a capture; and files
-        that the session no longer follows, since it has its own (followed.py)."""
-        if self.engine is None:
-            return [], []
-        engine = self.engine
-        stacks = {root: list(stack) for root, stack in engine.state.stacks.items()}
-        for root, stack in _places(capture)[0].items() if capture is not None else ():
-            stacks[root] = list(dict.fromkeys([*stack, *stacks.get(root, [])]))
-
-        def look() -> tuple[list[str], list[str]]:
-            there = {
-                root: [layer for layer in stack if engine.directory.exists(layer)]
-                for root, stack in stacks.items()
-            }
-            views = {root: view for root, view in engine.views(there).items() if root in there}
-            changed = host_changes(views, since_ns, prefixes=[self.prefix])
-            behind = followed.left_behind(views, since_ns)
-            beneath = [
-                path
-                for path in changed
-                if path not in behind and not any(planning.within(path, own) for own in self._own)
-            ]
-            return beneath, behind
-
-        return await asyncio.to_thread(look)
-
-    async def changed_since_last_time(self) -> list[str]:
-        """What of the host is not as it was when this session ended last."""
-        if self.engine is None or not self._found_layers:
-            return []
-        state = self.engine.state
-        beneath, behind = await self.host_changes(None, state.since_ns)
-        state.since_ns = time.time_ns()
-        return [*beneath, *behind]
+        return self.engine is None or self.engine.is_at(*places_of(capture))
 
     async def follow_host(self) -> None:
         """Let cells see what others change on the host, within seconds, also while a cell runs.
@@ -360,7 +243,7 @@ class Environment:
         """Merge what can be; say whether anything was, so that `rewritten` has something new."""
         if self.engine is None:
             return False
-        named = [dict(_places(c)[0]) for c in captures if c is not None]
+        named = [dict(places_of(c)[0]) for c in captures if c is not None]
         return await self.engine.upkeep(named, lock)
 
     def is_deep(self, times: int = 1) -> bool:
@@ -371,7 +254,7 @@ class Environment:
         """A capture that names merged layers instead of those that they stand for, or None."""
         if self.engine is None or capture.state != "ready":
             return None
-        stacks = _places(capture)[0]
+        stacks = places_of(capture)[0]
         new = self.engine.rewritten(stacks)
         if new == stacks:
             return None
@@ -413,27 +296,11 @@ def layers_of(capture: Capture | None) -> set[str]:
     """The ids of the layers that a capture needs."""
     if capture is None or capture.engine != "overlay":
         return set()
-    stacks, root_layer = _places(capture)
+    stacks, root_layer = places_of(capture)
     return {layer for stack in stacks.values() for layer in stack} | {root_layer} - {""}
 
 
-def _parted(
-    changes: list[dict[str, Any]], workspace: list[str]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Changes outside of the workspace, and those within, with paths relative to it."""
-    outside, within = [], []
-    roots = [os.path.realpath(os.path.expanduser(root)) for root in workspace]
-    for change in changes:
-        path = f"{change['root'].rstrip('/')}/{change['path']}"
-        root = next((root for root in roots if path.startswith(root + "/")), None)
-        if root is None:
-            outside.append(change)
-        else:
-            within.append({**change, "root": root, "path": path[len(root) + 1 :]})
-    return outside, within
-
-
-def _places(capture: Capture) -> tuple[Mapping[str, list[str]], str]:
+def places_of(capture: Capture) -> tuple[Mapping[str, list[str]], str]:
     return capture.details.get("stacks", {}), capture.details.get("root_layer", "")
 
 

@@ -13,19 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_runtime.engines.workspace.errors import WorkspaceCaptureFailed, WorkspaceError
-from kernel_runtime.engines.workspace.model import (
-    ALL_FILES,
-    Change,
-    LeftOut,
-    Part,
-    RestorePlan,
-    RestoreResult,
-    Snapshot,
-)
 from kernel_runtime.engines.workspace.names import printable
-from kernel_runtime.engines.workspace.rules import DEFAULT_EXCLUDES
 from kernel_runtime.store import encryption
-from kernel_runtime.store.blobs import BlobStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.paths import store_directory
 from kernel_runtime.supervisor.config import Supervisor
@@ -36,6 +25,15 @@ from kernel_runtime.timeline.model import Capture, Note
 
 if TYPE_CHECKING:
     from kernel_runtime.engines.workspace.engine import WorkspaceEngine
+    from kernel_runtime.engines.workspace.model import (
+        Change,
+        LeftOut,
+        Part,
+        RestorePlan,
+        RestoreResult,
+        Snapshot,
+    )
+    from kernel_runtime.store.blobs import BlobStore
 
 T = TypeVar("T")
 _NOTES_SHOWN = 50
@@ -62,15 +60,27 @@ class Files:
         """Directories below /proc: these and their descendants may write to mapped files."""
         self.begin_work: Callable[[], None] = lambda: None
         """Is told that files are about to be written."""
+        self._at_rest: Callable[[int], bool] = lambda _: False
+        self._is_open = False
         if not config.files:
             self.problem = "Files are not captured: Supervisor.files is off."
+
+    def open(self) -> None:
+        """Make the engine, where files are to be captured and it is not there yet. It takes long
+        to import, and a session's first process needs it only where a restore was cut short."""
+        if self._is_open:
             return
-        if config.is_isolated:
-            return  # they are layered with the environment
+        self._is_open = True
+        config = self._config
+        # those of an isolated workspace are layered with the environment
+        if not config.files or config.is_isolated:
+            return
         from kernel_runtime.engines.workspace.engine import WorkspaceEngine
+        from kernel_runtime.engines.workspace.rules import DEFAULT_EXCLUDES
+        from kernel_runtime.store.blobs import BlobStore
 
         try:
-            store = Path(config.store) if config.store else store_directory()
+            store = self._directory()
             encryption.at_start(store, config.encryption)
             self._store = BlobStore(store)
             document = os.environ.get("JPY_SESSION_NAME")
@@ -84,21 +94,32 @@ class Files:
                     *config.workspace_exclude,
                     *(_pattern(path, self.roots) for path in self._silent),
                 ),
-                document=Path(cwd, document) if document else None,
+                document=self.roots[0] / document if document else None,
                 mapped_files=self._mapped,
             )
         except (WorkspaceError, StoreError, OSError) as error:
             self.problem = f"Files are not captured: {error}"
+            return
+        self._engine.at_rest = self._at_rest
+        self._tell_engine()
+
+    def _directory(self) -> Path:
+        return Path(self._config.store) if self._config.store else store_directory()
 
     def leave_others(self, at_rest: Callable[[int], bool]) -> None:
         """What was made while the session was at rest (nanoseconds since the epoch) is another
         program's: a restore leaves it."""
+        self._at_rest = at_rest
         if self._engine is not None:
             self._engine.at_rest = at_rest
 
     def follow(self, document: Document | None, *, imported: bool) -> None:
         """The notebook is this one by now; imported: its timeline was another machine's."""
         self._document, self._is_imported = document, imported
+        self._tell_engine()
+
+    def _tell_engine(self) -> None:
+        document = self._document
         former = document.looks.names_before() if document is not None else []
         if self._engine is not None and document is not None and former:
             self._engine.document = Path(document.path)
@@ -122,6 +143,7 @@ class Files:
     @property
     def enabled(self) -> bool:
         """Whether files are captured at all."""
+        self.open()
         return self._engine is not None
 
     async def prepare(self, say: Callable[[str], None]) -> None:
@@ -156,6 +178,10 @@ class Files:
 
     async def recover(self) -> None:
         """Finish or undo a restore that a killed supervisor left half done."""
+        with contextlib.suppress(OSError, StoreError):
+            if not any((self._directory() / "journal").iterdir()):
+                return
+        self.open()
         if self._engine is not None:
             result = await self._run(self._engine.recover)
             if result is not None:
@@ -164,6 +190,7 @@ class Files:
     def was_committed(self) -> bool:
         """Whether a restore that a killed supervisor left has replaced all files: `recover` will
         finish it and not undo it. Raises OSError."""
+        self.open()
         return self._engine is not None and self._engine.was_committed()
 
     def _mapped(self) -> set[tuple[int, int]]:
@@ -189,9 +216,9 @@ class Files:
             await self._run(self._store.flush)
 
     async def plan(
-        self, snapshot_id: str, part: Part = ALL_FILES, *, allow_missing: bool = False
+        self, snapshot_id: str, part: Part | None = None, *, allow_missing: bool = False
     ) -> RestorePlan:
-        """Check what a restore needs, of all files or of some. Raises WorkspaceError.
+        """Check what a restore needs, of all files or of a part. Raises WorkspaceError.
 
         allow_missing: files whose content the store has lost are left as they are.
         """
@@ -199,14 +226,15 @@ class Files:
         return await self._run(self._plan, self._engine, snapshot_id, part, allow_missing)
 
     def _plan(
-        self, engine: WorkspaceEngine, snapshot_id: str, part: Part, allow_missing: bool
+        self, engine: WorkspaceEngine, snapshot_id: str, part: Part | None, allow_missing: bool
     ) -> RestorePlan:
+        from kernel_runtime.engines.workspace.model import ALL_FILES
         from kernel_runtime.engines.workspace.places import refuse_elsewhere
 
         if not self._is_imported:
             looks = self._document.looks if self._document is not None else None
             refuse_elsewhere(engine, snapshot_id, looks)
-        return engine.plan_restore(snapshot_id, part=part, allow_missing=allow_missing)
+        return engine.plan_restore(snapshot_id, part=part or ALL_FILES, allow_missing=allow_missing)
 
     async def restore(
         self,

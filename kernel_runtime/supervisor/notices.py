@@ -102,7 +102,7 @@ class Notices:
         executor: Executor,
     ) -> None:
         session = self._session
-        found = await session.environment.compare(was, now, files=False)
+        found = await session.environment_changes.compare(was, now, files=False)
         installed = [p for p in found["packages"] if p["manager"] == "pip" and p["after"]]
         if not installed:
             return

@@ -263,7 +263,9 @@ class Outside:
         if safety.environment is None:
             return {}
         try:
-            return await self._session.environment.compare(safety.environment, clean, quick=True)
+            return await self._session.environment_changes.compare(
+                safety.environment, clean, quick=True
+            )
         except OSError as error:
             self._session.log.warning("What the reset changes is not known: %s", error)
             return {}

@@ -40,7 +40,7 @@ class PackageSteps:
         if before is None or after is None:
             return
         try:
-            found = await self._session.environment.compare(before, after, files=False)
+            found = await self._session.environment_changes.compare(before, after, files=False)
         except OSError:
             return
         self._steps[parent, checkpoint.id] = found["packages"]

@@ -17,6 +17,7 @@ from kernel_runtime.supervisor.commands import Commands
 from kernel_runtime.supervisor.compensations import Compensations
 from kernel_runtime.supervisor.deletion import Deletion
 from kernel_runtime.supervisor.durable import Durability
+from kernel_runtime.supervisor.environment_changes import EnvironmentChanges
 from kernel_runtime.supervisor.events import Events
 from kernel_runtime.supervisor.history import History
 from kernel_runtime.supervisor.holding import Holding
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 def complete(session: Session, runtime_dir: Path) -> None:
     """Make them, in an order in which each finds those that it asks for."""
+    session.files.open()
+    session.environment_changes = EnvironmentChanges(
+        session.environment, session.config, session.log
+    )
     session.captures = Captures(session)
     session.events = Events(session.channels)
     session.history = History(session.log)

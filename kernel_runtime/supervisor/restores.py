@@ -62,7 +62,7 @@ class Restorer(Reviver):
         changes = plan.files.done if plan.files else []
         result["files"] = [session.files.as_json(change) for change in changes]
         if plan.environment is not None:
-            add(result, await session.environment.compare(None, plan.environment))
+            add(result, await session.environment_changes.compare(None, plan.environment))
         result["text"] = restore_text(result)
         return result
 

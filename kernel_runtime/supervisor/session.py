@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from kernel_runtime.supervisor.compensations import Compensations
     from kernel_runtime.supervisor.deletion import Deletion
     from kernel_runtime.supervisor.durable import Durability
+    from kernel_runtime.supervisor.environment_changes import EnvironmentChanges
     from kernel_runtime.supervisor.events import Events
     from kernel_runtime.supervisor.history import History
     from kernel_runtime.supervisor.holding import Holding
@@ -69,6 +70,7 @@ class Session:
     """What a supervisor runs. Lives in one event loop."""
 
     # made by parts.complete, while the first process starts
+    environment_changes: EnvironmentChanges
     captures: Captures
     events: Events
     history: History

@@ -101,7 +101,7 @@ class Showing:
         layers = [one.capture("filesystem", engine="overlay") for one in (before, after)]
         if not session.config.is_isolated or layers[0] is None or layers[1] is None:
             return None
-        found = await session.environment.compare(layers[0], layers[1], quick=True)
+        found = await session.environment_changes.compare(layers[0], layers[1], quick=True)
         return _counted((_SIGNS.get(one["kind"], "~"), one["path"]) for one in found["workspace"])
 
     # A file as it was

@@ -114,7 +114,7 @@ class Starting:
         await session.under_dmtcp.sweep()
         async with session.lock:
             await session.environment.collect(session.captures.layers_in_use())
-        changed = await session.environment.changed_since_last_time()
+        changed = await session.environment_changes.changed_since_last_time()
         if changed:
             session.router.say_next(
                 "Since this session last ran, files of this machine have changed beneath it: "

@@ -89,7 +89,7 @@ class Teller:
         packages = session.package_steps.between(safety.checkpoint, plan.target)
         weight: int | None = None
         if plan.environment is not None and safety.environment is not None:
-            weight = session.environment.weight(safety.environment, plan.environment, _FEW)
+            weight = session.environment_changes.weight(safety.environment, plan.environment, _FEW)
         few = weight is not None and weight <= _FEW
         if packages is not None and weight == 0 and plan.tell_s <= TELL_S:
             result["packages"] = packages
@@ -105,7 +105,7 @@ class Teller:
             else:
                 session.background(self._tell_later(plan.target, told, request))
         if plan.environment is not None and safety.environment is not None:
-            result["environment_differs"] = session.environment.differ(
+            result["environment_differs"] = session.environment_changes.differ(
                 safety.environment, plan.environment
             )
         if plan.environment is not None:
@@ -149,7 +149,7 @@ class Teller:
         if plan.environment is None or safety.environment is None:
             return {}
         try:
-            return await session.environment.compare(
+            return await session.environment_changes.compare(
                 safety.environment,
                 plan.environment,
                 files=files,
@@ -173,7 +173,7 @@ class Teller:
         await asyncio.sleep(_HOST_S)
         while not self._session.router.idle and time.monotonic() < end:
             await asyncio.sleep(_HOST_S)
-        changed, behind = await self._session.environment.host_changes(
+        changed, behind = await self._session.environment_changes.host_changes(
             plan.environment, int(plan.target.created_at.timestamp() * 1e9)
         )
         self._say(plan.target, [*_host_text(changed), *map(_behind_text, behind)], request)

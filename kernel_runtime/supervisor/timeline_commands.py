@@ -105,7 +105,7 @@ class TimelineCommands:
         now = second.capture("filesystem", engine="overlay") if second is not None else None
         found: dict[str, Any] = {"files": [], "workspace": [], "packages": [], "complete": True}
         if before is not None and (second is None or now is not None):
-            found = await session.environment.compare(before, now)
+            found = await session.environment_changes.compare(before, now)
         return {
             "variables": variables,
             "files": [*files, *found["workspace"]],

@@ -18,13 +18,6 @@ from kernel_runtime.timeline.model import (
     record,
 )
 from kernel_runtime.timeline.names import Spec
-from kernel_runtime.timeline.retention import (
-    EvictionPlan,
-    RetentionPlan,
-    RetentionRules,
-    plan_evictions,
-    plan_retention,
-)
 from kernel_runtime.timeline.tree import AT_HEAD, Deleted, Timeline, TimelineState
 
 __all__ = [
@@ -36,18 +29,13 @@ __all__ = [
     "Coordinate",
     "DeleteRefused",
     "Deleted",
-    "EvictionPlan",
     "Note",
     "Reason",
-    "RetentionPlan",
-    "RetentionRules",
     "Spec",
     "Summary",
     "Timeline",
     "TimelineState",
     "from_record",
     "new_id",
-    "plan_evictions",
-    "plan_retention",
     "record",
 ]

@@ -7,16 +7,14 @@ from datetime import datetime, timedelta, timezone
 import hypothesis.strategies as st
 from hypothesis import given
 
-from kernel_runtime.timeline import (
-    Capture,
-    Coordinate,
+from kernel_runtime.timeline import Capture, Coordinate, Timeline, TimelineState
+from kernel_runtime.timeline.retention import (
     RetentionRules,
-    Timeline,
-    TimelineState,
+    charging_order,
+    implausible,
     plan_evictions,
     plan_retention,
 )
-from kernel_runtime.timeline.retention import charging_order, implausible
 
 kinds = st.fixed_dictionaries(
     {
