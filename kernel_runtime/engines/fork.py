@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from pathlib import Path
 
+from traitlets.log import get_logger
+
 from kernel_runtime.engines.base import Frozen, LiveExecutor, Woken
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed
 
@@ -96,13 +98,13 @@ class ForkEngine:
         flags = 0 if self._keep_ids else WakeFlag.NEW_IDS
         twin, frozen.twin = frozen.twin, None
         if twin is not None:
-            # a twin is gone once it was asked, whatever came of it
-            with contextlib.suppress(OSError):
-                os.unlink(twin.address)
             try:
                 pid, ns, _ = await ask(twin, Command.WAKE, fds, flags | WakeFlag.CONSUME)
+                with contextlib.suppress(OSError):
+                    os.unlink(twin.address)
                 return Woken(pid, ns / 1e6, consumed=True)
-            except OSError:
+            except OSError as error:
+                get_logger().warning("A twin could not be woken, a new copy is made: %s", error)
                 await self.drop(twin)
         try:
             pid, ns, _ = await ask(frozen, Command.WAKE, fds, flags)

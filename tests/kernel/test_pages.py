@@ -69,3 +69,25 @@ def test_touching_stops_for_a_request(notebook):
         "print(library.touch_pages(r) <= 4096, library.touch_pages(-1))"
     )
     assert cell.out == "True 0"
+
+
+def test_a_restored_twin_has_its_pages(notebook):
+    """A twin becomes the live process, with what its first cell writes made ready; a copy that is
+    made at the restore would meet a fault for each page."""
+    notebook.run(
+        "import resource\nblock = bytearray(4 << 20)\n"
+        "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "def write():\n    for i in range(0, len(block), 4096): block[i] = block[i] ^ 1\n"
+    )
+    time.sleep(LEISURE_S)
+    notebook.run("write()")
+    number = notebook.head()["number"]
+    time.sleep(LEISURE_S)
+    notebook.run("x = 1")
+    end = time.monotonic() + 60
+    while notebook.command("status")["counts"]["twins"] < 2:  # the head's, and its parent's
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    notebook.command("restore", checkpoint=number)
+    cell = notebook.run("before = faults(); write(); print(faults() - before)")
+    assert int(cell.out) < 500
