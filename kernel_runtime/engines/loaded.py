@@ -21,6 +21,7 @@ _LOST: Final = {
     4: ("process", "the filters of seccomp(2) that the session had set are not set any more"),
     8: ("process", "its user, groups or capabilities are not all as they were"),
     16: ("memory", "not all policies of memory (mbind(2), set_mempolicy(2)) could be set again"),
+    32: ("memory", "the tags of memory (Arm MTE) are not checked any more"),
 }
 
 

@@ -9,6 +9,8 @@
  *   TT_CONTEXT_CODE         tt_context_save, tt_context_jump and the loader's entry (image.h)
  *   tt_call_on              leave for a function on another stack
  *   tt_cpu                  what must be equal where an image is loaded
+ *   tt_cpu_take             make equal what a process can choose of that
+ *   TT_POINTER_KEYS         1 where addresses on the stack may be signed (keys.h)
  *   tt_unsupported          why this process cannot be frozen although the platform can, or NULL */
 #ifndef TT_ARCH_H
 #define TT_ARCH_H

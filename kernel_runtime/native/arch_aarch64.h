@@ -10,6 +10,13 @@
 #define TT_RSEQ_SIGNATURE 0xd428bc00
 #define TT_SA_RESTORER 0 /* the vdso has the return address */
 #define TT_GCS_STATUS 74 /* PR_GET_SHADOW_STACK_STATUS */
+#define TT_POINTER_KEYS 1
+/* of a function in which the keys change, with which a return address would be signed */
+#define TT_UNSIGNED __attribute__((noinline, target("branch-protection=none")))
+#define TT_GET_VECTOR_LENGTH 51 /* prctl(2): PR_SVE_GET_VL */
+#define TT_SET_VECTOR_LENGTH 50
+#define TT_GET_STREAMING_LENGTH 64 /* PR_SME_GET_VL */
+#define TT_SET_STREAMING_LENGTH 63
 
 static inline long tt_syscall(long n, long a, long b, long c, long d, long e, long f) {
   register long x8 __asm__("x8") = n;
@@ -100,8 +107,19 @@ static inline uintptr_t tt_thread_pointer(void) {
   return v;
 }
 
-static inline uintptr_t tt_extra_register(void) { return 0; }
-static inline void tt_set_extra_register(uintptr_t v) { (void)v; }
+/* Of each thread, and neither of clone nor of sigreturn, which fails where a context has another: the
+ * lengths of vectors (SVE), and of streaming ones (SME) in the upper half. 0: there are none. */
+static inline uintptr_t tt_extra_register(void) {
+  long vector = tt_syscall(SYS_prctl, TT_GET_VECTOR_LENGTH, 0, 0, 0, 0, 0);
+  long streaming = tt_syscall(SYS_prctl, TT_GET_STREAMING_LENGTH, 0, 0, 0, 0, 0);
+  return (vector < 0 ? 0 : (uintptr_t)vector) | (streaming < 0 ? 0 : (uintptr_t)streaming << 32);
+}
+
+static inline void tt_set_extra_register(uintptr_t v) {
+  if (v == tt_extra_register()) return;
+  if ((uint32_t)v) tt_syscall(SYS_prctl, TT_SET_VECTOR_LENGTH, (uint32_t)v, 0, 0, 0, 0);
+  if (v >> 32) tt_syscall(SYS_prctl, TT_SET_STREAMING_LENGTH, (long)(v >> 32), 0, 0, 0, 0);
+}
 
 static inline void tt_set_thread_pointer(uintptr_t v) {
   __asm__ volatile("msr tpidr_el0, %0" : : "r"(v));
@@ -112,8 +130,23 @@ static inline void tt_set_thread_pointer(uintptr_t v) {
 #define TT_MACHINE 183 /* EM_AARCH64 */
 #define TT_CPU_WORDS 32
 
-/* Features are in the auxiliary vector, which image.c compares on every machine. */
-static inline void tt_cpu(uint32_t words[TT_CPU_WORDS]) { (void)words; }
+/* Features are in the auxiliary vector, which image_process.c compares on every machine. Besides them:
+ * the length of vectors, which saved contexts have; how much `dc zva` clears, which glibc's memset
+ * remembers; cache lines (CTR_EL0). */
+static inline void tt_cpu(uint32_t words[TT_CPU_WORDS]) {
+  uint64_t zeroed, caches, lengths = tt_extra_register();
+  __asm__("mrs %0, dczid_el0" : "=r"(zeroed));
+  __asm__("mrs %0, ctr_el0" : "=r"(caches));
+  words[0] = (uint32_t)lengths;
+  words[1] = (uint32_t)(lengths >> 32);
+  words[2] = (uint32_t)zeroed;
+  words[3] = (uint32_t)caches;
+}
+
+/* The lengths are a setting of the process. One that the processor lacks stays different. */
+static inline void tt_cpu_take(const uint32_t words[TT_CPU_WORDS]) {
+  tt_set_extra_register(words[0] | (uintptr_t)words[1] << 32);
+}
 
 /* AAPCS64, 6.1: x19 to x30, sp, d8 to d15, FPCR. */
 #define TT_CONTEXT_CODE                 \

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define TT_POINTER_KEYS 0
 #define TT_THREADS 0
 #define TT_RSEQ_SIGNATURE 0
 #define TT_SA_RESTORER 0
@@ -55,6 +56,7 @@ static inline void tt_set_thread_pointer(uintptr_t v) { (void)v; }
 #define TT_CPU_WORDS 32
 #define TT_CONTEXT_CODE ""
 static inline void tt_cpu(uint32_t words[TT_CPU_WORDS]) { (void)words; }
+static inline void tt_cpu_take(const uint32_t words[TT_CPU_WORDS]) { (void)words; }
 
 static inline const char *tt_unsupported(void) { return 0; }
 

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/syscall.h>
 
+#define TT_POINTER_KEYS 0
 #define TT_THREADS 1
 #define TT_RSEQ_SIGNATURE 0x53053053
 #define TT_SA_RESTORER 0x04000000
@@ -148,6 +149,8 @@ static inline void tt_cpu(uint32_t words[TT_CPU_WORDS]) {
     for (int k = 0; k < 4; k++) words[n++] = r[k] & leaves[i][2 + k];
   }
 }
+
+static inline void tt_cpu_take(const uint32_t words[TT_CPU_WORDS]) { (void)words; }
 
 /* int tt_context_save(void *room): 0; and 1 once tt_context_jump(room) is called, as setjmp(3). What
  * a function must preserve (AMD64 ABI, 3.2.1): rbx, rbp, rsp, r12 to r15, MXCSR, x87 control word. */

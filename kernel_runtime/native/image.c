@@ -25,8 +25,9 @@ static int copy_vdso(struct tt_image_head *head) {
     const struct tt_image_special *s = &head->special[i];
     if (!tt_text_same(s->name, "[vdso]")) continue;
     head->vdso_size = s->end - s->start;
-    if (head->vdso_size > sizeof head->vdso) return -ENOTSUP;
-    memcpy(head->vdso, (const void *)(uintptr_t)s->start, head->vdso_size);
+    size_t used = tt_vdso_used((const char *)(uintptr_t)s->start, head->vdso_size);
+    if (used > sizeof head->vdso) return -ENOTSUP;
+    memcpy(head->vdso, (const void *)(uintptr_t)s->start, used);
   }
   return 0;
 }
@@ -51,6 +52,7 @@ static void write_all(struct tt_state *state, int fd) {
     head->landing = (uintptr_t)&landing;
     head->context = (uintptr_t)&context;
     head->highest_id = tt_highest_id(state);
+    if (!out.error && kept.keys.error) out.error = -EKEYREJECTED; /* image_taking.py has the words */
     if (!out.error) out.error = tt_image_specials(head->special);
     if (!out.error) out.error = copy_vdso(head);
     if (!out.error) tt_image_put(&out, TT_IMAGE_HEAD, head, sizeof *head, 0, 0);
@@ -67,9 +69,20 @@ static void write_all(struct tt_state *state, int fd) {
 
 /* --- loaded ----------------------------------------------------------------------------------- */
 
-static int land(struct tt_state *state) {
+static void fail(int error, const char *what) {
   struct tt_loaded answer;
   memset(&answer, 0, sizeof answer);
+  answer.error = -error;
+  answer.pid = (int32_t)SC(SYS_getpid);
+  memcpy(answer.what, what, strlen(what));
+  SC(SYS_sendto, landing.control_fd, &answer, sizeof answer, MSG_NOSIGNAL, 0, 0);
+  for (;;) SC(SYS_exit_group, 1);
+}
+
+static int land(struct tt_state *state, int keys) {
+  struct tt_loaded answer;
+  memset(&answer, 0, sizeof answer);
+  if (keys) fail(keys, "setting the keys of pointer authentication");
   SC(SYS_munmap, landing.den, landing.den_size);
   answer.flags = tt_kept_restore(&kept);
   state->freeze->supervisor_pid = landing.supervisor_pid;
@@ -86,7 +99,7 @@ static int land(struct tt_state *state) {
 
 int tt_image_write(struct tt_state *state, int fd) {
   tt_kept_note(&kept);
-  if (tt_context_save(&context)) return land(state);
+  if (tt_context_save(&context)) return land(state, tt_keys_set(&kept.keys));
   write_all(state, fd);
   for (;;) SC(SYS_exit_group, 0);
 }

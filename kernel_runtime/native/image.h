@@ -9,6 +9,7 @@
 #ifndef TT_IMAGE_H
 #define TT_IMAGE_H
 
+#include "keys.h"
 #include "policies.h"
 #include "rights.h"
 #include "state.h"
@@ -47,9 +48,15 @@ struct tt_image_head {
   uint32_t cpu[TT_CPU_WORDS];
   char release[72], version[72]; /* uname(2) */
   struct tt_image_special special[TT_IMAGE_SPECIALS];
-  uint64_t vdso_size;
+  uint64_t vdso_size; /* of its pages, which may be larger than all there is in them */
   char vdso[TT_IMAGE_VDSO_MOST];
 };
+
+/* Without the zeros at its end. */
+static inline size_t tt_vdso_used(const char *vdso, size_t size) {
+  while (size && !vdso[size - 1]) size--;
+  return size;
+}
 
 struct tt_image_map { /* a private mapping. From a file where there is a path */
   uint64_t start, end, offset;
@@ -114,7 +121,8 @@ enum tt_loaded_flags { /* what was not put back, though the process is complete 
   TT_LOADED_NO_EXECUTABLE = 2, /* /proc/self/exe */
   TT_LOADED_NO_FILTER = 4,     /* seccomp(2) */
   TT_LOADED_RIGHTS = 8,        /* user, groups or capabilities */
-  TT_LOADED_POLICIES = 16      /* of memory: mbind(2) */
+  TT_LOADED_POLICIES = 16,     /* of memory: mbind(2) */
+  TT_LOADED_TAGS = 32          /* of memory (Armv8.5 MTE): they are not checked any more */
 };
 
 struct tt_loaded {
@@ -146,12 +154,13 @@ struct tt_kept {
   uint32_t auxv_size;
   int mask; /* umask(2) */
   int dumpable, no_huge_pages, personality, no_new_privileges;
-  int merge, core_filter, disk_priority, machine_checks;
+  int merge, core_filter, disk_priority, machine_checks, tagging;
   struct tt_sched sched; /* with the nice value */
   uint64_t slack, keeps, barriers, states; /* prctl(2), membarrier(2), ARCH_GET_XCOMP_PERM */
   uint64_t processors[16]; /* that it may run on: 1024 */
   uintptr_t thread_pointer;
   uint64_t filters; /* of seccomp(2), how many */
+  struct tt_keys keys;
   struct tt_rights rights;
   struct tt_policies policies;
   char executable[4096];

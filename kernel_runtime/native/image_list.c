@@ -7,6 +7,7 @@
 #define ENTRIES_AT (TEXT_SIZE + LIST_SIZE)
 #define BLOCKS_AT (ENTRIES_AT + TT_ENTRIES * sizeof(uint64_t))
 #define ALL_SIZE (BLOCKS_AT + BLOCKS_MOST * sizeof(struct tt_block))
+#define PROT_BRANCH_TARGETS 0x10 /* PROT_BTI: branches only to where they are expected (Armv8.5) */
 #define PAGE_FILE_SUFFIX ".ttpages"
 
 static long map_shared(size_t size, int fd) {
@@ -48,6 +49,7 @@ static void read_flags(struct tt_mapping *m, struct tt_text flags) {
   for (;;) {
     struct tt_text word = tt_text_word(&flags);
     if (word.at == word.end) return;
+    if (tt_text_is(word, "bt")) m->line.prot |= PROT_BRANCH_TARGETS;
     if (tt_text_is(word, "gd")) m->flags |= MAP_GROWSDOWN;
     if (tt_text_is(word, "nr")) m->flags |= MAP_NORESERVE;
     if (tt_text_is(word, "hg")) m->advice |= TT_ADVICE_HUGEPAGE;

@@ -17,6 +17,10 @@
 #define IOPRIO_WHO_PROCESS 1
 #define PR_SET_MEMORY_MERGE_ 67 /* Linux 6.4 */
 #define PR_GET_MEMORY_MERGE_ 68
+#define PR_SET_TAGGED_ADDRESSES_ 55 /* Linux 5.4 */
+#define PR_GET_TAGGED_ADDRESSES_ 56
+#define TAGGED_ADDRESSES 1
+#define TAGS_CHECKED 6
 #define MOST_STAT 2048
 #define MOST_STATUS 8192
 
@@ -35,6 +39,12 @@ static long read_small(const char *path, char *to, size_t room) {
 
 /* --- the machine ------------------------------------------------------------------------------ */
 
+static uint64_t find(const uint64_t *auxv, size_t bytes, uint64_t type) {
+  for (size_t i = 0; i + 1 < bytes / 8; i += 2)
+    if (auxv[i] == type) return auxv[i + 1];
+  return 0;
+}
+
 int tt_image_machine(struct tt_image_head *head) {
   uint64_t auxv[128];
   struct utsname names;
@@ -50,11 +60,9 @@ int tt_image_machine(struct tt_image_head *head) {
   memcpy(head->version, names.version, sizeof names.version);
   n = read_small("/proc/self/auxv", (char *)auxv, sizeof auxv);
   if (n < 0) return (int)n;
-  for (size_t i = 0; i + 1 < (size_t)n / 8; i += 2) {
-    if (auxv[i] == AUXV_HWCAP) head->hwcap[0] = auxv[i + 1];
-    if (auxv[i] == AUXV_HWCAP2) head->hwcap[1] = auxv[i + 1];
-    if (auxv[i] == AUXV_HWCAP3) head->hwcap[2] = auxv[i + 1];
-  }
+  head->hwcap[0] = find(auxv, (size_t)n, AUXV_HWCAP);
+  head->hwcap[1] = find(auxv, (size_t)n, AUXV_HWCAP2);
+  head->hwcap[2] = find(auxv, (size_t)n, AUXV_HWCAP3);
   return 0;
 }
 
@@ -129,6 +137,8 @@ void tt_kept_note(struct tt_kept *kept) {
   SC(SYS_sched_getaffinity, 0, sizeof kept->processors, kept->processors);
   kept->thread_pointer = tt_thread_pointer();
   kept->filters = count_filters();
+  kept->tagging = (int)SC(SYS_prctl, PR_GET_TAGGED_ADDRESSES_, 0, 0, 0, 0);
+  tt_keys_note(&kept->keys, find(kept->auxv, kept->auxv_size, AUXV_HWCAP));
   tt_rights_note(&kept->rights);
   tt_policies_note(&kept->policies);
 #ifdef TT_PERMITTED_STATE
@@ -193,6 +203,9 @@ uint32_t tt_kept_restore(const struct tt_kept *kept) {
   for (int bit = 0; bit < 64; bit++) /* those that need no asking answer with an error */
     if (kept->states >> bit & 1) SC(SYS_arch_prctl, TT_REQUEST_STATE, bit);
 #endif
+  if (kept->tagging > 0)
+    SC(SYS_prctl, PR_SET_TAGGED_ADDRESSES_, kept->tagging & TAGGED_ADDRESSES, 0, 0, 0);
+  if (kept->tagging > 0 && kept->tagging & TAGS_CHECKED) failed |= TT_LOADED_TAGS;
   if (count_filters() < kept->filters) failed |= TT_LOADED_NO_FILTER;
   if (tt_policies_restore(&kept->policies)) failed |= TT_LOADED_POLICIES;
   /* last: what goes before may need what it takes away */

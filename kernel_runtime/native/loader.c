@@ -124,6 +124,7 @@ static const struct tt_image_range *guards_of(const struct tt_plan *plan) {
 static void check_machine(const struct tt_image_head *head) {
   struct tt_image_head own;
   memset(&own, 0, sizeof own);
+  tt_cpu_take(head->cpu);
   must(tt_image_machine(&own), "asking for the machine", 0);
   if (memcmp(own.magic, head->magic, sizeof own.magic) || own.format != head->format ||
       own.abi != head->abi || own.machine != head->machine)
@@ -237,8 +238,10 @@ static int is_special_of(const struct tt_image_special *s, struct tt_text path) 
 }
 
 static void check_vdso(const struct tt_plan *plan, uintptr_t start, uintptr_t end) {
-  if (end - start != plan->head.vdso_size ||
-      memcmp((const char *)start, plan->head.vdso, plan->head.vdso_size))
+  size_t used = tt_vdso_used((const char *)start, end - start);
+  if (end - start != plan->head.vdso_size || used > sizeof plan->head.vdso ||
+      used != tt_vdso_used(plan->head.vdso, sizeof plan->head.vdso) ||
+      memcmp((const char *)start, plan->head.vdso, used))
     fail(-ENOEXEC, "differs: the kernel's vdso", 0);
 }
 

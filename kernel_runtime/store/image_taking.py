@@ -5,6 +5,7 @@ See images.py, which keeps the files.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import socket
@@ -34,7 +35,11 @@ BLOCK: Final = 64 << 10
 BLOCK_ENTRY: Final = struct.Struct("=QQ32s")
 """Address, size and digest of a block."""
 
-_PAGE: Final = 4096
+_PAGE: Final = mmap.PAGESIZE
+_NO_KEYS: Final = (
+    "the keys that sign return addresses on this processor could not be read: ptrace(2) of a "
+    "process of its own is refused, or the kernel is built without CONFIG_CHECKPOINT_RESTORE"
+)
 _LAZY_LEAST: Final = 256 << 10
 _LAZY_MOST: Final = 10_000
 _RECORD_MOST: Final = 1 << 17
@@ -150,6 +155,8 @@ class Taking:
                 self._head = record
             elif tag == Tag.END:
                 error, maps, length = END.unpack(record)
+                if error == errno.EKEYREJECTED:
+                    raise OSError(error, _NO_KEYS)
                 if error:
                     raise OSError(error, f"its memory could not be written, {os.strerror(error)}")
                 if not self._head or maps != len(self._maps) or length != self.bytes:

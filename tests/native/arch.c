@@ -87,6 +87,46 @@ static void test_takeover(void) {
   if (said[0] == 'n') puts("takeover: emulated, not supported here");
 }
 
+__asm__(".text\n" TT_CONTEXT_CODE);
+int tt_context_save(uint64_t room[32]) __attribute__((returns_twice));
+void tt_context_jump(const uint64_t room[32]) __attribute__((noreturn));
+__attribute__((used, visibility("hidden"))) void tt_loader(void) {}
+
+static uint64_t context[32];
+
+__attribute__((noinline, noreturn)) static void jump_from_below(double x) {
+  volatile double used[64];
+  for (int i = 0; i < 64; i++) used[i] = x * i;
+  (void)used[63];
+  tt_context_jump(context);
+}
+
+/* What a function must preserve is there again, and the stack. */
+static void test_context(void) {
+  volatile int times = 0, here = 4711;
+  register double kept = handled / 8.0;
+  if (!tt_context_save(context)) {
+    times++;
+    jump_from_below(kept);
+  }
+  CHECK(times == 1 && here == 4711 && kept == handled / 8.0);
+}
+
+/* A choice of the process is taken over; what is equal stays. */
+static void test_cpu(void) {
+  uint32_t before[TT_CPU_WORDS] = {0}, after[TT_CPU_WORDS] = {0};
+  tt_cpu(before);
+#if defined(__aarch64__)
+  uint32_t other[TT_CPU_WORDS] = {before[0] > 16 ? 16 : before[0]};
+  tt_cpu_take(other);
+  tt_cpu(after);
+  CHECK(after[0] == other[0] && after[2] == before[2] && before[3]);
+#endif
+  tt_cpu_take(before);
+  tt_cpu(after);
+  CHECK(!memcmp(before, after, sizeof before));
+}
+
 int main(void) {
   CHECK(SC(SYS_getpid) == getpid());
   CHECK(SC(SYS_close, -1) == -EBADF);
@@ -97,6 +137,8 @@ int main(void) {
   test_sigreturn();
   test_thread();
   test_takeover();
+  test_context();
+  test_cpu();
   puts("ok");
   return 0;
 }

@@ -394,3 +394,33 @@ int state_release_recursive(void) {
   }
   return recursive_result ? recursive_result : pthread_mutex_trylock(&recursive);
 }
+
+/* A pointer as each key of pointer authentication signs it (hints: where there is none, as it is). */
+uint64_t state_signed(int key) {
+  uint64_t value = 0x123456789000;
+#if defined(__aarch64__)
+  register uint64_t x16 __asm__("x16") = 42, x17 __asm__("x17") = value;
+  if (key == 0) __asm__ volatile("hint #8" : "+r"(x17) : "r"(x16)); /* pacia1716 */
+  if (key == 1) __asm__ volatile("hint #10" : "+r"(x17) : "r"(x16)); /* pacib1716 */
+  value = x17;
+#endif
+  (void)key;
+  return value;
+}
+
+/* The length of vectors that is not the usual one; 0 where there is but one. */
+int state_other_vectors(void) {
+#if defined(__aarch64__)
+  int usual = prctl(51, 0, 0, 0, 0) & 0xffff; /* PR_SVE_GET_VL */
+  if (usual > 16 && prctl(50, 16, 0, 0, 0) == 16) return 16;
+#endif
+  return 0;
+}
+
+int state_vectors(void) {
+#if defined(__aarch64__)
+  return prctl(51, 0, 0, 0, 0) & 0xffff;
+#else
+  return 0;
+#endif
+}

@@ -74,6 +74,19 @@ def test_parsers_under_sanitizers(sanitizer: str, tmp_path: pathlib.Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def has_no_signature(command: list[str], function: str) -> bool:
+    """Its return address is not signed although all others are (native/keys.c says why)."""
+    flags = [flag for flag in native_build.FLAGS.split() if not flag.startswith("-Wl")]
+    source = str(native_build.NATIVE / "keys.c")
+    flags.remove("-shared")
+    done = subprocess.run(
+        [*command, *flags, "-S", "-o", "-", source], capture_output=True, text=True, check=True
+    )
+    body = done.stdout.partition(f"\n{function}:\n")[2].partition(f".size\t{function}")[0]
+    assert "paciasp" in done.stdout or "hint\t25" in done.stdout
+    return bool(body) and "paciasp" not in body and "hint\t25" not in body
+
+
 def has_sanitizer(folder: pathlib.Path) -> bool:
     source = folder / "empty.c"
     source.write_text("int main(void) { return 0; }\n")
@@ -102,7 +115,8 @@ def test_machine_code(machine: str, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(
     "compiler",
-    ["clang", "aarch64-linux-gnu-gcc", "ziglang x86_64-linux-gnu.2.17",
+    ["clang", "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-gcc -mbranch-protection=standard",
+     "ziglang x86_64-linux-gnu.2.17",
      "ziglang aarch64-linux-gnu.2.17", "ziglang x86_64-linux-musl"],
 )  # fmt: skip
 def test_other_compilers(compiler: str, tmp_path: pathlib.Path) -> None:
@@ -113,6 +127,8 @@ def test_other_compilers(compiler: str, tmp_path: pathlib.Path) -> None:
         command = [sys.executable, "-m", "ziglang", "cc", "-target", command[1]]
     elif shutil.which(command[0]) is None:
         native_build.need(command[0])
+    if command[1:] == ["-mbranch-protection=standard"]:
+        assert has_no_signature(command, "tt_keys_set") and has_no_signature(command, "send_out")
     library = tmp_path / "lib.so"
     done = subprocess.run(
         [*command, *native_build.FLAGS.split(), "-Werror", "-o", str(library), *SOURCES],

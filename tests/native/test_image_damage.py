@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -16,6 +17,7 @@ from native_build import built_states
 from native_harness import Frozen, World, until
 
 from kernel_runtime.engines.mapped_files import FileDigests
+from kernel_runtime.store.image_format import END, RECORD, Tag
 from kernel_runtime.store.image_model import (
     FileInUse,
     ImageDamaged,
@@ -200,6 +202,15 @@ def test_writing_fails(images: Images, frozen: Frozen) -> None:
     assert [p.name for p in images.store.path.iterdir()] == ["lock"]
     frozen.world.kill(frozen.live_pid)
     assert frozen.wake().value("len(block)") == 4 << 20
+
+
+def test_keys_that_cannot_be_read(images: Images) -> None:
+    """What the writer says on a processor whose keys it is not given (native/keys.c)."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        theirs.send(RECORD.pack(Tag.END, END.size) + END.pack(errno.EKEYREJECTED, 0, 0))
+        with pytest.raises(ImageNotStored, match="keys that sign return addresses"):
+            images.store.take_in(ours, images.files.at(""))
 
 
 def test_key_unusable(images: Images, written: Written) -> None:

@@ -207,3 +207,28 @@ def test_other_frozen_processes(world: World, images: Images) -> None:
             woken = loaded.wake(tt.WAKE_CONSUME)
             assert woken.value("counts()") and woken.value("next(half)") == 5
             assert woken.freeze(flags=tt.MOVE).wake().value("next(half)") == 6
+
+
+def test_what_a_program_gets_anew(any_world: World, images: Images) -> None:
+    """Arm: the keys that sign return addresses, and the length of vectors, in each thread."""
+    kind = any_world.kind
+    live = any_world.start(
+        STATE + "import ctypes; states = ctypes.CDLL(os.environ['TT_STATES'])\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "states.state_signed.restype = ctypes.c_uint64\n"
+        "def machine(): return [states.state_signed(0), states.state_signed(1),"
+        " states.state_vectors()]\n"
+        "states.state_other_vectors(); pool = ThreadPoolExecutor(1)\n"
+        "def everywhere(): return [machine(), pool.submit(machine).result(60)]\n"
+    )
+    before = live.value("everywhere()")
+    frozen = live.freeze()
+    written = images.write(frozen)
+    assert frozen.wake(tt.WAKE_NEW_IDS).value("everywhere()") == before
+    any_world.close()
+    with another(kind) as world:
+        loaded = load(images, written, world)
+        for _ in range(2):
+            woken = loaded.wake()
+            assert woken.value("everywhere()") == before and woken.value("counts()")
+            woken.kill()
