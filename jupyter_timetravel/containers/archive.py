@@ -154,7 +154,10 @@ def write(image: Image, name: str, file: Path) -> None:
     }
     manifest = _json(parts)
     entry = _descriptor(f"{_OCI}.manifest.v1+json", manifest)
-    named = {"org.opencontainers.image.ref.name": name.rpartition(":")[2]}
+    named = {
+        "org.opencontainers.image.ref.name": name.rpartition(":")[2],
+        "io.containerd.image.name": _full(name),  # or Podman takes the tag for the name
+    }
     index = {"schemaVersion": 2, "manifests": [{**entry, "annotations": named}]}
     docker = [
         {
@@ -174,6 +177,14 @@ def write(image: Image, name: str, file: Path) -> None:
         _add(archive, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
         _add(archive, "index.json", _json(index))
         _add(archive, "manifest.json", _json(docker))
+
+
+def _full(name: str) -> str:
+    """A name as registries know it, which is how `docker save` writes it."""
+    first, slash, _ = name.partition("/")
+    if slash and (first == "localhost" or "." in first or ":" in first):
+        return name
+    return f"docker.io/{name}" if slash else f"docker.io/library/{name}"
 
 
 def _json(value: object) -> bytes:

@@ -37,10 +37,11 @@ _LINES: Final = 20
 
 @dataclass(frozen=True)
 class Found:
-    """A container of ours. labels: without the prefix of ours."""
+    """A container of ours. lives: it runs or is paused. labels: without the prefix of ours."""
 
     id: str
-    running: bool
+    lives: bool
+    paused: bool
     image: str
     labels: Mapping[str, str]
 
@@ -265,6 +266,11 @@ class Daemon:
         with contextlib.suppress(self._errors.APIError):
             self._api.remove_container(id, force=True, v=True)
 
+    def resume(self, id: str) -> None:
+        """Let a paused container go on; nothing if it is not paused."""
+        with contextlib.suppress(self._errors.APIError):
+            self._api.unpause(id)
+
     def last_lines(self, id: str) -> str:
         """The end of what it has printed."""
         try:
@@ -281,7 +287,9 @@ class Daemon:
                 for key, value in (found["Labels"] or {}).items()
                 if key.startswith(f"{LABEL}.")
             }
-            yield Found(found["Id"], found["State"] == "running", found["ImageID"], labels)
+            state = found["State"]
+            lives = state in ("running", "paused")
+            yield Found(found["Id"], lives, state == "paused", found["ImageID"], labels)
 
 
 _looked: dict[tuple[str, str, str], Packages] = {}

@@ -26,18 +26,20 @@ def look_after(runtime: Path) -> None:
 
 
 def find(daemon: Daemon, wanted: Mapping[str, str], image: str) -> Found | None:
-    """A running container without a server that holds the session of this notebook."""
+    """A container without a server that holds this notebook's session. A paused one goes on."""
     if not wanted.get("notebook"):
         return None
     for found in daemon.ours():
         same = all(found.labels.get(key) == value for key, value in wanted.items())
         if (
             same
-            and found.running
+            and found.lives
             and found.image == image
             and not is_alive(found.labels.get("server", ""))
             and Path(found.labels.get("runtime", "/nonexistent"), SEEN).exists()
         ):
+            if found.paused:
+                daemon.resume(found.id)
             return found
     return None
 
@@ -45,15 +47,15 @@ def find(daemon: Daemon, wanted: Mapping[str, str], image: str) -> Found | None:
 def sweep(daemon: Daemon, runtimes: Path, hours: float) -> list[str]:
     """Remove what killed servers have left; returns the ids of the containers removed.
 
-    Ended containers go at once, running ones when nobody has looked after them for that long. What
-    they have checkpointed stays in the store.
+    Ended containers go at once, those that run or are paused when nobody has looked after them for
+    that long. What they have checkpointed stays in the store.
     """
     removed = []
     kept = set()
     for found in daemon.ours():
         runtime = Path(found.labels.get("runtime", "/nonexistent"))
         if is_alive(found.labels.get("server", "")) or (
-            found.running and _age_hours(runtime) < hours
+            found.lives and _age_hours(runtime) < hours
         ):
             kept.add(runtime)
             continue

@@ -27,6 +27,16 @@ PARALLEL: Final = 8
 """Objects that travel at once; of each, one is in memory."""
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_ENDPOINTS: Final = {
+    "AWS": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "AZURE": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    "GOOGLE": ("GOOGLE_BASE_URL",),
+}
+_PROVIDERS: Final = {
+    **dict.fromkeys(("s3", "s3a"), "AWS"),
+    **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), "AZURE"),
+    "gs": "GOOGLE",
+}
 _RETRY: Final = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 _CLIENT: Final = {"timeout": "600s", "connect_timeout": "10s"}
 _MESSAGE: Final = re.compile(r"<Code>([^<]+)</Code>(?:.*?<Message>([^<]+)</Message>)?", re.DOTALL)
@@ -39,7 +49,15 @@ _CREDENTIALS: Final = (
     "InvalidClientTokenId",
     "AuthFailure",
 )
-_OF_CREDENTIALS: Final = ("token", "redential", "Account must be specified")
+_OF_CREDENTIALS: Final = (
+    "token",
+    "redential",
+    "Account must be specified",
+    "Invalid Access Key",
+    " 401 ",
+    " 403 ",
+    "service account file",
+)
 _MEND_CREDENTIALS: Final = (
     "See that the credentials in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
     "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and its key) are those of somebody "
@@ -47,8 +65,9 @@ _MEND_CREDENTIALS: Final = (
 )
 _MEND_BUCKET: Final = "Make the bucket first, and see that its name and region are right."
 _MEND_NETWORK: Final = (
-    "See that the network works and that the address is right (AWS_ENDPOINT_URL, where it is not "
-    "Amazon's); then do the same again: what was sent or fetched already is not lost."
+    "See that the network works and that the address is right (AWS_ENDPOINT_URL, "
+    "AZURE_STORAGE_ENDPOINT or GOOGLE_BASE_URL, where it is not the provider's own); then do the "
+    "same again: what was sent or fetched already is not lost."
 )
 _MEND_URL: Final = (
     "Give s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///DIRECTORY."
@@ -104,13 +123,19 @@ class Bucket:
             found: ObjectStore = store.LocalStore(self._directory)
             return found
         options: dict[str, Any] = {"retry_config": _RETRY, "client_options": {**_CLIENT}}
-        if scheme in ("s3", "s3a"):
-            endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        provider = _PROVIDERS.get(scheme, "")
+        endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS.get(provider, ()))), "")
+        is_here = urllib.parse.urlsplit(endpoint).hostname in _LOOPBACK
+        allow = f"{provider}_ALLOW_HTTP"
+        if is_here or os.environ.get(allow, "").lower() in ("1", "true"):
+            options["client_options"]["allow_http"] = True  # ours hide the environment's
+        elif endpoint.lower().startswith("http:"):
+            mend = f"Give an address with https, or set {allow}=true."
+            raise RemoteUnreachable(self.shown, f"{endpoint} is read by everybody on the way", mend)
+        if provider == "AWS":
             config = {"aws_checksum_algorithm": "SHA256"}  # the server compares what it got
             if endpoint:
                 config["aws_endpoint"] = endpoint
-                if urllib.parse.urlsplit(endpoint).hostname in _LOOPBACK:
-                    options["client_options"]["allow_http"] = True
             options["config"] = config
         found = store.from_url(self.url, **options)
         return found

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from jupyter_timetravel.cli import main
 from tests.containers.conftest import IMAGE, PACKAGES, START, container, durable, revive, until
+from tests.containers.test_images import printed, seen, session
+
+__all__ = ["session"]  # a fixture
 
 ADDRESS = os.environ.get("TT_PODMAN", "")
 
@@ -59,6 +63,20 @@ def test_a_session_goes_back_and_outlives_its_container(
     notebook.run("%restore good")
     assert notebook.run(look).out == f"[1] 1 True False {os.getuid()}"
     assert notebook.run("print(next(it))").out == "0", "the process, not only variables"
+
+
+@pytest.mark.timeout(600)
+def test_a_checkpoint_becomes_an_image(docker: Any, session: Path) -> None:
+    tag = "team/timetravel-test-export:1"
+    try:
+        assert main(["export", str(session), "2", "--image", tag, "--workspace"]) == 0
+        assert seen(docker, tag) == "[False, True] 2 ['only'] 0o750\n"
+        where = session.parent / "data"
+        assert printed(docker, tag, "cat", f"{where}/deep/f") == "hello"
+        assert printed(docker, tag, "readlink", f"{where}/l") == "f\n"
+    finally:
+        if docker.images.list(tag):
+            docker.images.remove(tag, force=True)
 
 
 @pytest.mark.timeout(600)

@@ -88,6 +88,7 @@ def test_a_killed_server_and_the_next_one(
     document = place / "work" / "a.ipynb"
     killed_server(image, place, document)
     [left] = ours(docker, place)
+    left.pause()  # it has not ended: nobody's start removes it, and its own notebook wakes it
     other = start(env={"JPY_SESSION_NAME": str(place / "work" / "b.ipynb")})
     assert "NameError" in other.run("x", ok=False).error
     same = start(env={"JPY_SESSION_NAME": str(document)})
@@ -143,3 +144,21 @@ def test_kernels_that_start_at_once(
     finally:
         ended.set()
         other.join()
+
+
+def test_a_container_that_is_paused(start: START, place: Path, docker: Any) -> None:
+    notebook = start()
+    notebook.run("x = 1")
+    notebook.head()
+    box = container(docker, place)
+    box.pause()
+    assert notebook.manager.is_alive(), "it is not dead, and Jupyter must not start it anew"
+    asked = notebook.client.execute("x += 1; print(x)")
+    box.unpause()
+    assert notebook.client.get_shell_msg(timeout=PATIENCE)["parent_header"]["msg_id"] == asked
+    assert notebook.run("print(x)").out == "2"
+    notebook.run("%restore 1")
+    assert notebook.run("print(x)").out == "1"
+    box.pause()
+    notebook.manager.shutdown_kernel(now=True)
+    assert ours(docker, place) == []

@@ -58,6 +58,7 @@ async def test_what_a_pod_is_given(
         pod = client.sanitize_for_serialization(made)["spec"]
         claim = client.sanitize_for_serialization(spawner.get_pvc_manifest())
     assert pod["hostUsers"] is False
+    assert pod["securityContext"] == {"fsGroup": 100}, "the volume's group, and no user of ours"
     [container] = pod["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -67,6 +68,6 @@ async def test_what_a_pod_is_given(
     }
     [volume] = pod["volumes"]
     [mount] = container["volumeMounts"]
-    assert volume["name"] == mount["name"]
+    assert volume["name"] == mount["name"] and mount["mountPath"] == "/home/jovyan"
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"] == "home-one"
     assert claim["spec"]["resources"]["requests"]["storage"] == "10Gi"

@@ -1,5 +1,4 @@
-"""What a URL and the environment become in obstore. Google's and Azure's are not reached: nothing
-here leaves this machine, a request is refused where its address is http."""
+"""What a URL and the environment become in obstore. Nothing here leaves this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_timetravel.remote import bucket
 from jupyter_timetravel.remote.bucket import Bucket
 from jupyter_timetravel.remote.errors import RemoteUnreachable
 
@@ -25,6 +25,8 @@ SERVICE = {
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_STORAGE_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
 
 
 @pytest.fixture
@@ -67,9 +69,32 @@ def test_an_s3_endpoint_on_this_machine_may_be_http(monkeypatch: pytest.MonkeyPa
     store: Any = Bucket("s3://place/x")._store
     assert store.config["endpoint"] == "http://127.0.0.1:1"
     assert store.client_options["allow_http"] in (True, "true")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://elsewhere.example.org")
-    store = Bucket("s3://place/x")._store
-    assert "allow_http" not in store.client_options, "keys would go over the net as they are"
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "allow"),
+    [
+        ("s3://place/x", "AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP"),
+        ("gs://place/x", "GOOGLE_BASE_URL", "GOOGLE_ALLOW_HTTP"),
+        ("az://place/x", "AZURE_STORAGE_ENDPOINT", "AZURE_ALLOW_HTTP"),
+    ],
+)
+def test_elsewhere_http_has_to_be_allowed(
+    url: str,
+    address: str,
+    allow: str,
+    google: None,
+    azure: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(address, "http://elsewhere.example.org")
+    with pytest.raises(RemoteUnreachable, match=f"{allow}=true"):
+        Bucket(url)  # keys would go over the net as they are
+    monkeypatch.setenv(allow, "true")
+    monkeypatch.setenv(address, "http://127.0.0.2:1")  # nobody is there
+    monkeypatch.setitem(bucket._RETRY, "max_retries", 0)
+    with pytest.raises(RemoteUnreachable, match="error sending request"):
+        Bucket(url).put("x", b"1")
 
 
 def test_where_a_google_request_goes(google: None) -> None:
@@ -82,7 +107,6 @@ def test_where_a_google_request_goes(google: None) -> None:
 
 def test_where_an_azure_request_goes(azure: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setenv("AZURE_ALLOW_HTTP", "true")
     with pytest.raises(RemoteUnreachable) as caught:
         Bucket("az://place/some/path").put("objects/ab", b"1")
     assert "PUT http://127.0.0.1:1/place/some/path/objects/ab" in str(caught.value)
