@@ -6,12 +6,15 @@ A real JupyterLab in a real Chromium (tests/browser/browsing.py), with the sideb
 A restore is measured in the page, from the click (preview off) to the frame in which the panel, the
 mark of the cell and the badge that counts such cells show it: each restore changes them. The
 own time of the kernel, as its result tells it, is told apart.
-Cells run one after the other, with the panel open and shut in turns.
+Cells run one after the other, with the panel open, shut, and in a page without the sidebar in
+turns; a difference of medians has the interval in which 95 of 100 resamplings (bootstrap) lie.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import random
 import statistics
 import sys
 import tempfile
@@ -22,14 +25,16 @@ from playwright import sync_api
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
-from browsing import CHROMIUM, CHROMIUM_OPTIONS, PATIENCE_MS, Notebook, running_server
+from browsing import CHROMIUM, CHROMIUM_OPTIONS, PATIENCE_MS, Notebook, Server, running_server
+
+BLOCK = 10
 
 CLICK = """async number => {
   const panel = [...jupyterapp.shell.widgets('right')].find(w => w.id === 'jp-timetravel-panel');
   const { timeline } = panel._shown;
   const record = [...timeline.records.values()].find(one => one.number === number);
   let took = null;
-  timeline.restored.connect((_, { result }) => (took = result.took_ms));
+  timeline.restored.connect((_, result) => (took = result.took_ms));
   const frame = () => new Promise(resolve => requestAnimationFrame(resolve));
   const button = document.querySelector(
     `.jp-TimeTravel-row[data-number="${number}"] .jp-TimeTravel-restore`);
@@ -83,7 +88,9 @@ def main() -> None:
         person.show_panel()
         for _ in range(options.checkpoints):
             page.evaluate(RUN)
-        run_cells(person, sent, options.rounds)
+        other = without_sidebar(browser, server, cells)
+        run_cells(person, other, sent, options.rounds)
+        other.page.close()
         restores(person, options.rounds)
         browser.close()
 
@@ -116,34 +123,62 @@ def restores(person: Notebook, rounds: int) -> None:
     tell("the kernel's own restore", own)
 
 
-def run_cells(person: Notebook, sent: list[Any], rounds: int) -> None:
-    """A cell from the command to its end, with the panel open and shut."""
-    times: dict[bool, list[float]] = {True: [], False: []}
-    requests = {True: 0, False: 0}
-    for at in range(2 * rounds):
-        is_open = at % 10 < 5
-        if at % 5 == 0:
-            command = "show" if is_open else "hide"
+def without_sidebar(browser: Any, server: Server, cells: list[str]) -> Notebook:
+    """A page of the same server that does not load the sidebar, with a kernel of its own."""
+    config = server.folder.parent / "home" / ".jupyter" / "labconfig" / "page_config.json"
+    disabled = json.loads(config.read_text())["disabledExtensions"]
+    config.write_text(json.dumps({"disabledExtensions": {**disabled, "jupyter-timetravel": True}}))
+    page = browser.new_page(viewport={"width": 1600, "height": 1200})
+    page.set_default_timeout(PATIENCE_MS)
+    other = Notebook(page, server, sync_api.expect)
+    other.open("lab", server.notebook("without.ipynb", cells), 2)
+    return other
+
+
+def run_cells(person: Notebook, other: Notebook, sent: list[Any], rounds: int) -> None:
+    """A cell from the command to its end, with the panel open, shut, and without the sidebar."""
+    times: dict[str, list[float]] = {"open": [], "shut": [], "without": []}
+    requests = dict.fromkeys(times, 0)
+    for block in range(3 * rounds // BLOCK):
+        # each comes first, second and third equally often
+        how = list(times)[(block + block // 3) % 3]
+        on = other if how == "without" else person
+        on.page.bring_to_front()
+        if on is person:
             person.page.evaluate(
                 "([command]) => { const panel = [...jupyterapp.shell.widgets('right')].find("
-                "w => w.id === 'jp-timetravel-panel'); command === 'show'"
+                "w => w.id === 'jp-timetravel-panel'); command === 'open'"
                 " ? jupyterapp.shell.activateById(panel.id) : jupyterapp.shell.collapseRight(); }",
-                [command],
+                [how],
             )
-            settle(person)
+        settle(on)
+        on.page.evaluate(RUN)  # the first one after a pause is another thing
         before = len(sent)
-        times[is_open].append(person.page.evaluate(RUN))
-        requests[is_open] += sum(
+        times[how] += [on.page.evaluate(RUN) for _ in range(BLOCK)]
+        requests[how] += sum(
             b"timetravel_request" in (one if isinstance(one, bytes) else one.encode())
             for one in sent[before:]
         )
-    tell("a trivial cell, the panel open", times[True])
-    tell("a trivial cell, the panel shut", times[False])
-    more = statistics.median(times[True]) - statistics.median(times[False])
-    print(f"the panel adds {more:.1f} ms to a cell (aim 2 ms)")
+    for how, values in times.items():
+        tell(f"a trivial cell, the panel {how}", values)
+    difference("the panel open, more than shut (aim 2 ms)", times["open"], times["shut"])
+    difference("the panel open, more than without", times["open"], times["without"])
     print(
-        f"requests of time travel while a cell ran: {requests[True]} open, {requests[False]} shut"
+        f"requests of time travel while a cell ran: {requests['open']} open, "
+        f"{requests['shut']} shut"
     )
+
+
+def difference(what: str, values: list[float], others: list[float]) -> None:
+    """Of the medians, with its confidence interval."""
+    source = random.Random(0)
+
+    def resampled(all: list[float]) -> float:
+        return statistics.median(source.choices(all, k=len(all)))
+
+    by_chance = sorted(resampled(values) - resampled(others) for _ in range(2000))
+    more = statistics.median(values) - statistics.median(others)
+    print(f"{what}: {more:.1f} ms ({by_chance[50]:.1f} to {by_chance[1949]:.1f})")
 
 
 def settle(person: Notebook) -> None:

@@ -24,7 +24,7 @@ from tornado import ioloop
 from traitlets import Any as AnyTrait
 from traitlets import Type, Unicode, observe
 
-from kernel_runtime.executor import broken_shell, trials
+from kernel_runtime.executor import broken_shell, forks, trials
 from kernel_runtime.executor.hints import hint
 from kernel_runtime.executor.history import HistoryManager
 from kernel_runtime.executor.link import Link
@@ -46,6 +46,7 @@ def _system(command: str) -> Any:
 
 
 zmqshell.system = _system  # type: ignore[attr-defined, assignment]
+forks.install()
 
 
 class ExecutorShell(ZMQInteractiveShell):
@@ -203,7 +204,7 @@ class ExecutorKernel(IPythonKernel):
     def _interrupt_early(self, signum: int, frame: FrameType | None) -> None:
         """Note an interrupt before the cell's own code: raised there, it would cost the reply, or
         be swallowed by one of IPython's event callbacks. The second one is raised: one may hang."""
-        if self._interrupted_early and self._in_execute:
+        if self._interrupted_early and self._in_execute and not forks.puts_off(signum):
             raise KeyboardInterrupt
         self._interrupted_early = True
 
@@ -370,4 +371,5 @@ def _is_cell(message: Any) -> bool:
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    if not forks.puts_off(signum):
+        raise KeyboardInterrupt

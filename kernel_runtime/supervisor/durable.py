@@ -65,6 +65,7 @@ class Durability:
         self._asked: list[str] = []
         self._reading: list[str] = []
         self._newest: str | None = None
+        self._present: str | None = None
         self._last = 0.0
         self._task: asyncio.Task[None] | None = None
         self._waiting: dict[str, asyncio.Future[Capture]] = {}
@@ -105,7 +106,21 @@ class Durability:
             self._ask(checkpoint.id, capture)
         elif self._writes_by_itself and checkpoint.reason not in _EMPTY:
             self._newest = checkpoint.id
+            if checkpoint.reason != "safety":
+                self._present = None
         self._go_on()
+
+    def after_going_back(self) -> None:
+        """An older checkpoint is the present now: it is what the next kernel would go on from.
+
+        It may have been skipped when it was made, as others came after it.
+        """
+        head = self._session.timeline.head
+        if self._stopping or self._session.persistence.directory is None or head is None:
+            return
+        if self._writes_by_itself and head.reason not in _EMPTY and not is_written(head):
+            self._present = head.id
+            self._go_on()
 
     def _ask(self, id: str, capture: Capture | None) -> None:
         """Have one written; what is being written now is not begun again: ready stays ready."""
@@ -153,13 +168,17 @@ class Durability:
             self._hurry.clear()
             if self._asked:
                 return self._asked.pop()  # the newest: it is what a resume would take
-            if self._newest is None:
+            if self._newest is None and self._present is None:
                 return None
             due = self._last + config.durability_interval - time.monotonic()
             if due <= 0 and (config.durability == "every" or await self._is_quiet()):
-                id, self._newest = self._newest, None
+                id = self._present or self._newest
+                if self._present is not None:
+                    self._present = None
+                else:
+                    self._newest = None
                 # under DMTCP the next checkpoint may have begun; or somebody has asked for it since
-                if self._can_read(id) and not is_written(self._session.timeline[id]):
+                if id and self._can_read(id) and not is_written(self._session.timeline[id]):
                     return id
                 continue
             with contextlib.suppress(asyncio.TimeoutError):

@@ -123,6 +123,7 @@ class Recovery:
                 if told is not None:
                     session.timeline.move_head(checkpoint.id)
                     session.persistence.save_state(session.timeline)
+                    session.durability.after_going_back()
                     return checkpoint, f"{told}{files_text}"
         await session.launcher.start_or_rescue()
         return None, ""

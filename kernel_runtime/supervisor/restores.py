@@ -107,6 +107,7 @@ class Restorer(Reviver):
                 raise
             session.events.publish("restore_finished", **result)
             session.memory.after_checkpoint()
+            session.durability.after_going_back()
             return result
 
     async def make_idle(self, force: bool, request: Request | None) -> None:

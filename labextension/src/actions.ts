@@ -400,23 +400,33 @@ export class Actions {
   ): void {
     const name = subject.widget.title.label;
     const text = `${name}: ${result.text}`;
-    this._tell('success', text, async () => {
-      await this.undo(subject);
-      takeBack?.();
-    });
+    // of this restore: there may have been another one meanwhile
+    const { safety } = result;
+    this._tell('success', text, () =>
+      this._attempt(async () => {
+        const { timeline } = subject;
+        const undone = await (safety ? timeline.restore(safety) : timeline.undo());
+        takeBack?.();
+        this._tellRestored(subject, undone);
+      })
+    );
   }
 
-  /** A new kernel, and the variables of the one before it are on the disk: say so once. */
-  offerResume(subject: ISubject, record: ICheckpoint): void {
+  /**
+   * A new kernel, and the variables of the one before it are on the disk: say so once. Returns what
+   * takes the offer back.
+   */
+  offerResume(subject: ISubject, record: ICheckpoint): () => void {
     const text = this._trans.__(
       '%1: its last session can go on from #%2.',
       subject.widget.title.label,
       record.number
     );
-    Notification.emit(text, 'info', {
+    const id = Notification.emit(text, 'info', {
       autoClose: 15_000,
       actions: [{ label: this._trans.__('Resume'), callback: () => void this.resume(subject) }]
     });
+    return () => Notification.dismiss(id);
   }
 
   private async _attempt(work: () => Promise<unknown>): Promise<void> {

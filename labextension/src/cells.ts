@@ -35,14 +35,17 @@ export class CellReader {
 }
 
 /** Make the document equal a snapshot; other cells end up below, or go if they are `excess`. */
-export function apply(model: INotebookModel, snapshot: Snapshot, removeExcess: boolean): void {
+export function apply(model: INotebookModel, snapshot: Snapshot, excess: Set<string>): void {
   const shared = model.sharedModel;
   const wanted = new Map(snapshot.map(cell => [cell.json.id as string, cell]));
   // the shared notebook lists its cells anew only after the transaction: what it will be is here
   const order = Array.from(model.cells, cell => cell.id);
   const now = new Map(Array.from(model.cells, cell => [cell.id, keep(cell)]));
   const owners = new Map(shared.cells.map(cell => [cell.id, cell]));
-  const since = order.filter(id => wanted.get(id)?.json.cell_type !== now.get(id)!.json.cell_type);
+  const since = order.filter(id => !wanted.has(id) && !excess.has(id));
+  const isOfType = (id: string) => wanted.get(id)?.json.cell_type === now.get(id)!.json.cell_type;
+  // a cell that is of another type now is made anew
+  const gone = order.filter(id => !since.includes(id) && !isOfType(id));
   const trusted = new Set<string>();
   const insert = (at: number, cell: IKeptCell) => {
     shared.insertCell(at, cell.json as any);
@@ -64,13 +67,14 @@ export function apply(model: INotebookModel, snapshot: Snapshot, removeExcess: b
   separateUndo(shared);
   const outputs: (() => void)[] = [];
   shared.transact(() => {
-    const kept = order.filter(id => !since.includes(id));
+    gone.forEach(id => remove(order.indexOf(id)));
+    const kept = order.filter(id => wanted.has(id));
     for (const id of kept) {
       outputs.push(...update(owners.get(id), now.get(id)!.json, wanted.get(id)!));
     }
     // cells made since that are below already stay as they are: one may be in use
     const isBelow = order.slice(kept.length).every(id => since.includes(id));
-    if (!isBelow || removeExcess) {
+    if (!isBelow) {
       since.forEach(id => remove(order.indexOf(id)));
     }
     snapshot.forEach((cell, at) => {
@@ -83,9 +87,8 @@ export function apply(model: INotebookModel, snapshot: Snapshot, removeExcess: b
         insert(at, cell);
       }
     });
-    if (!isBelow && !removeExcess) {
-      const moved = since.filter(id => !wanted.has(id));
-      moved.forEach(id => insert(order.length, now.get(id)!));
+    if (!isBelow) {
+      since.forEach(id => insert(order.length, now.get(id)!));
     }
   });
   // the same step of undo, but another transaction: where printed text is replaced by other text in

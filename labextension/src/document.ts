@@ -78,25 +78,27 @@ export class NotebookDocument {
 
   /**
    * Put the cells back as they were, as one undoable edit of the shared document. Cells that were
-   * made since are kept, below the others. Returns what undoes it, with every cell as it is now.
+   * made since are kept, below the others. Returns what undoes it, with every cell as it is now;
+   * those that are made until then are kept, too.
    */
   putBack(record: ICheckpoint, snapshot: Snapshot): () => void {
     const before = this._take();
     const shownBefore = [...this.shown];
-    this._apply(snapshot, false);
+    this._apply(snapshot, new Set());
     const ids = new Set(snapshot.map(cell => cell.json.id as string));
     this._nowShown([...ids].map(id => [id, this._runUpTo(record, id)]));
     this._putBackDone.emit({ since: new Set(this._cellIds().filter(id => !ids.has(id))) });
     return () => {
-      this._apply(before, true);
+      const had = new Set(before.map(cell => cell.json.id as string));
+      this._apply(before, new Set([...ids].filter(id => !had.has(id))));
       this._nowShown(shownBefore);
       this._putBackDone.emit({ since: new Set() });
     };
   }
 
-  private _apply(snapshot: Snapshot, removeExcess: boolean): void {
+  private _apply(snapshot: Snapshot, excess: Set<string>): void {
     if (this._model !== null) {
-      apply(this._model, snapshot, removeExcess);
+      apply(this._model, snapshot, excess);
     }
   }
 

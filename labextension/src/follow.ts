@@ -56,6 +56,12 @@ export class Follower {
     return this._subjects.values();
   }
 
+  /** Those with the kernel of this one, which may be a notebook's and a console's: the first first. */
+  withKernelOf({ timeline }: ISubject): ISubject[] {
+    const id = timeline.kernel?.id;
+    return [...this._subjects.values()].filter(other => other.timeline.kernel?.id === id);
+  }
+
   /** Show this widget's timeline from now on; another widget than ours changes nothing. */
   follow(widget: Widget | null): void {
     if (widget instanceof NotebookPanel || widget instanceof ConsolePanel) {

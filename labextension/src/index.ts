@@ -116,13 +116,22 @@ const plugin: JupyterFrontEndPlugin<void> = {
     );
 
     const marks: Marks[] = [];
+    /** What happens to a kernel is told once, also if a notebook and a console have it. */
+    const isFirst = (subject: ISubject) => follower.withKernelOf(subject)[0] === subject;
     const attach = (subject: ISubject) => {
-      subject.timeline.restored.connect((_, { result, ours }) => {
-        if (!ours) {
+      subject.timeline.restored.connect((_, result) => {
+        const isAsked = follower
+          .withKernelOf(subject)
+          .some(({ timeline }) => timeline.hasAskedFor(result));
+        if (isFirst(subject) && !isAsked) {
           actions.tellOthers(subject, result);
         }
       });
-      subject.timeline.movedMeanwhile.connect((_, record) => actions.tellMoved(subject, record));
+      subject.timeline.movedMeanwhile.connect((_, record) => {
+        if (isFirst(subject)) {
+          actions.tellMoved(subject, record);
+        }
+      });
       subject.timeline.changed.connect(({ running }) => {
         // also while another notebook is in front
         const { title } = subject.widget;
@@ -133,10 +142,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
         }
       });
       let offered: string | null = null;
+      let takeBack = () => {};
       subject.timeline.changed.connect(({ resumable, head }) => {
-        if (resumable !== null && head !== offered && settings.now.notify) {
+        if (resumable !== null && head !== offered && settings.now.notify && isFirst(subject)) {
           offered = head; // once for each kernel
-          actions.offerResume(subject, resumable);
+          takeBack = actions.offerResume(subject, resumable);
+        } else if (resumable === null) {
+          takeBack(); // somebody has resumed, or has run a cell
+          takeBack = () => {};
         }
       });
       if (subject.document !== null) {

@@ -2,7 +2,7 @@
  * What the notebook shows of the timeline: cells whose output is of an undone run are dimmed, and
  * each cell has a button back to before it. Nothing of that is in the document.
  */
-import { Cell } from '@jupyterlab/cells';
+import { Cell, isCodeCellModel } from '@jupyterlab/cells';
 import { NotebookActions } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
@@ -82,7 +82,9 @@ export class Marks {
         return;
       }
       const { widgets } = panel.content;
-      if (widgets.length !== this._cells || widgets.some(cell => !this._seen.has(cell))) {
+      const isOther = (cell: Cell) =>
+        !this._seen.has(cell) || cell.hasClass(UNDONE) !== this._isUndone(cell);
+      if (widgets.length !== this._cells || widgets.some(isOther)) {
         this._show(); // a new widget has no mark yet, and one that is gone is not counted
       }
     });
@@ -107,13 +109,22 @@ export class Marks {
     for (const cell of widgets) {
       this._seen.add(cell);
       const id = cell.model.id;
-      this._mark(cell, UNDONE, this._undone.has(id), this._trans.__('undone'));
+      this._mark(cell, UNDONE, this._isUndone(cell), this._trans.__('undone'));
       this._mark(cell, SINCE, this._since.has(id), this._trans.__('made since'));
       this._button(cell, this._subject.timeline.beforeCell(id));
     }
-    const marked = widgets.flatMap((cell, at) => (this._undone.has(cell.model.id) ? [at] : []));
+    const marked = widgets.flatMap((cell, at) => (this._isUndone(cell) ? [at] : []));
     this._marked.set(panel, marked);
     panel.node.dataset.timetravelUndone = String(marked.length);
+  }
+
+  /** Whether a cell shows something of an undone run: not if it was cleared, or made into text. */
+  private _isUndone({ model }: Cell): boolean {
+    return (
+      this._undone.has(model.id) &&
+      isCodeCellModel(model) &&
+      (model.executionCount !== null || model.outputs.length > 0)
+    );
   }
 
   private _mark(cell: Cell, name: string, wanted: boolean, text: string): void {

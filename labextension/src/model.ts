@@ -40,12 +40,6 @@ export interface IRunning {
   code?: string;
 }
 
-export interface IOutcome {
-  result: IRestored;
-  /** Whether this page asked for it. */
-  ours: boolean;
-}
-
 export class Timeline extends Tree {
   constructor(
     readonly context: ISessionContext,
@@ -71,7 +65,7 @@ export class Timeline extends Tree {
   }
 
   /** The session is at another checkpoint now. */
-  get restored(): ISignal<this, IOutcome> {
+  get restored(): ISignal<this, IRestored> {
     return this._restored;
   }
 
@@ -224,6 +218,11 @@ export class Timeline extends Tree {
     } finally {
       this._ours -= 1;
     }
+  }
+
+  /** Whether this restore was asked for here. */
+  hasAskedFor(result: IRestored): boolean {
+    return this._ours > 0 || this._lastAsked === keyOf(result);
   }
 
   get kernel(): Kernel.IKernelConnection | null {
@@ -483,10 +482,13 @@ export class Timeline extends Tree {
     if (result.checkpoint.is_head) {
       this.setHead(result.checkpoint.id);
     }
-    const key = [result.checkpoint.id, result.safety?.id, result.took_ms].join();
+    const key = keyOf(result);
+    if (this._ours > 0) {
+      this._lastAsked = key;
+    }
     if (key !== this._lastRestore) {
       this._lastRestore = key;
-      this._restored.emit({ result, ours: this._ours > 0 });
+      this._restored.emit(result);
     }
     this._emit();
   }
@@ -509,7 +511,7 @@ export class Timeline extends Tree {
 
   private _changed = new Signal<this, void>(this);
   private _created = new Signal<this, ICheckpoint>(this);
-  private _restored = new Signal<this, IOutcome>(this);
+  private _restored = new Signal<this, IRestored>(this);
   private _regrouped = new Signal<this, void>(this);
   private _leaving = new Signal<this, void>(this);
   private _movedMeanwhile = new Signal<this, ICheckpoint>(this);
@@ -520,4 +522,9 @@ export class Timeline extends Tree {
   private _stale = false;
   private _kernelId = '';
   private _lastRestore = '';
+  private _lastAsked = '';
+}
+
+function keyOf(result: IRestored): string {
+  return [result.checkpoint.id, result.safety?.id, result.took_ms].join();
 }

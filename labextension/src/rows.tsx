@@ -183,7 +183,11 @@ function Row(
         <div className="jp-TimeTravel-first">
           <span className="jp-TimeTravel-number">#{record.number}</span>
           {name && (
-            <span className={`jp-TimeTravel-name ${record.label ? 'jp-mod-label' : ''}`} dir="auto">
+            <span
+              className={`jp-TimeTravel-name ${record.label ? 'jp-mod-label' : ''}`}
+              data-alone={!record.code}
+              dir="auto"
+            >
               {name}
             </span>
           )}

@@ -44,6 +44,7 @@ def test_a_past_session_is_resumed_on_opening(
             number.get_by_text("Resume").click()
             person.show_panel()
         person.notified("restored #").wait_for()
+        person.expect(person.notified("its last session can go on")).to_have_count(0)
         assert person.value("kept") == "[1, 2]"
         # it is offered no more, and cells go on from there
         person.expect(person.panel.locator('[data-command="timetravel:resume"]')).to_have_count(0)

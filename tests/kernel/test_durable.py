@@ -106,6 +106,22 @@ def test_shutdown_writes_what_is_not_written_yet(
     assert second.run("early, late").result == "(1, 2)"
 
 
+def test_the_checkpoint_that_was_gone_back_to_is_written(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    """It was skipped when others came after it, and is what a resume goes on from."""
+    first = start_notebook(
+        "--Supervisor.durability_interval=600", "--Supervisor.durability_at_end=60", **document
+    )
+    for code in ("early = 1", "late = 2", "left = 3", "%restore 2"):
+        first.run(code)
+    first.manager.shutdown_wait_time = 60.0
+    first.manager.shutdown_kernel()
+    second = start_notebook(**document)
+    assert "restored #2" in second.run("%timetravel resume").out
+    assert second.run("early, late, 'left' in dir()").result == "(1, 2, False)"
+
+
 def test_who_asks_twice_does_not_cut_the_end_short(
     start_notebook: Callable[..., Any], document: dict[str, Any]
 ) -> None:

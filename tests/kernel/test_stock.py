@@ -169,6 +169,23 @@ def test_interrupt(notebook, code):
     assert notebook.run("print('alive')").out == "alive"
 
 
+def test_an_interrupt_during_a_fork_is_not_lost(notebook):
+    """It is raised in the caller of fork, not in a function that a library runs after it."""
+    notebook.run(
+        "import _thread, logging, os\n"
+        "def fork_is_interrupted():\n"
+        "    try:\n"
+        "        if os.fork() == 0: os._exit(0)\n"
+        "        for _ in range(1000): pass\n"
+        "    except KeyboardInterrupt:\n"
+        "        os.wait()\n"
+        "        return True\n"
+        "os.register_at_fork(before=_thread.interrupt_main)"
+    )
+    assert notebook.run("fork_is_interrupted()").result == "True"
+    assert notebook.run("logging._lock.acquire(timeout=1)").result == "True"
+
+
 @pytest.mark.parametrize("code", ["time.sleep(60)", "await asyncio.sleep(60)"])
 @pytest.mark.parametrize("heard", ["idle", "busy", "execute_input"])
 def test_an_interrupt_before_the_code_runs_is_not_lost(notebook, heard, code):
