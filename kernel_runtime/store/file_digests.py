@@ -32,10 +32,12 @@ Far more than what a clock's tick takes: a page that is mapped to be written cha
 it is written to first, and again only after it was written back, which Linux does within a minute.
 """
 
-_CHUNK: Final = 4 << 20
-_LARGE: Final = AT_ONCE * _CHUNK
+_KINDS: Final = {"": 0, "pieces-4M-": 4 << 20, "pieces-512K-": 512 << 10}
+"""How a digest begins: of a file as a whole, or of the digests of its pieces of that size."""
+_OF_PIECES: Final = "pieces-512K-"
+_LARGE: Final = AT_ONCE * _KINDS[_OF_PIECES]
 """Bytes of a file from which on it is hashed in pieces, four at once: several times as fast."""
-_OF_PIECES: Final = "pieces-4M-"
+_CHUNK: Final = 1 << 20
 
 _PURPOSE: Final = "digests of mapped files 1"
 _MOST: Final = 10_000
@@ -104,12 +106,12 @@ class KeptDigests:
 
 def digest_like(fd: int, digest: str) -> str:
     """The digest of a file, of the same kind as one that it had. Raises OSError."""
-    return _digest(fd, of_pieces=digest.startswith(_OF_PIECES))
+    return _digest(fd, max((kind for kind in _KINDS if digest.startswith(kind)), key=len))
 
 
 def digest_of_file(fd: int) -> str:
     """BLAKE2b of a file, of a large one that of the digests of its pieces. Raises OSError."""
-    return _digest(fd, of_pieces=os.fstat(fd).st_size >= _LARGE)
+    return _digest(fd, _OF_PIECES if os.fstat(fd).st_size >= _LARGE else "")
 
 
 def _fill(fd: int, room: memoryview, at: int) -> memoryview:
@@ -120,18 +122,16 @@ def _fill(fd: int, room: memoryview, at: int) -> memoryview:
     return room[:got]
 
 
-def _digest(fd: int, *, of_pieces: bool) -> str:
-    """BLAKE2b of a file, or of the digests of its pieces of 4 MiB; the text says which.
-
-    Read, not mapped: a file that is cut off meanwhile must not end this process.
-    """
+def _digest(fd: int, kind: str) -> str:
+    """Read, not mapped: a file that is cut off meanwhile must not end this process."""
     found = blake2b(digest_size=32)
-    at, room = 0, memoryview(bytearray(_LARGE if of_pieces else _CHUNK))
+    size = _KINDS[kind]
+    at, room = 0, memoryview(bytearray(AT_ONCE * size or _CHUNK))
     while data := _fill(fd, room, at):
-        if of_pieces:
-            pieces = [data[n : n + _CHUNK] for n in range(0, len(data), _CHUNK)]
+        if size:
+            pieces = [data[n : n + size] for n in range(0, len(data), size)]
             found.update("".join(digests(pieces)).encode())
         else:
             found.update(data)
         at += len(data)
-    return (_OF_PIECES if of_pieces else "") + found.hexdigest()
+    return kind + found.hexdigest()
