@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
+import statistics
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -136,25 +139,55 @@ POLICIES = ("every", "manual")
 def pause(scale: Scale) -> Iterator[Result]:
     """How much later the next message is taken because of a checkpoint, with a copy and without.
 
-    A copy is being written all the time: as soon as one is done, the next is begun.
+    A copy is being written all the time: as soon as one is done, the next is begun. Sides take
+    turns in short blocks: a copy that was begun is to end before the other side. Run it at
+    real-time priority where the machine does other work: copies step back from it by themselves.
     """
     for size in scale.sizes:
         with session() as here:
             here.kernel.run(ARRAY.format(bytes=size))
             here.durable()
             rested: list[float] = []
-            hurried: dict[str, list[float]] = {policy: [] for policy in POLICIES}
-            for _ in range(4):  # in blocks: a copy that was begun is to end before the other side
-                for policy, times in hurried.items():
+            blocks: dict[str, list[list[float]]] = {policy: [] for policy in POLICIES}
+            for turn in range(BLOCKS):
+                for policy in POLICIES if turn % 2 else reversed(POLICIES):
                     here.settle(policy)
+                    block = []
                     for _ in range(6):
                         time.sleep(0.2)
                         reply = here.kernel.run("pass").reply
                         if policy == "manual":
                             rested.append(reply)
-                        times.append(here.kernel.run("pass").reply)
+                        block.append(here.kernel.run("pass").reply)
+                    blocks[policy].append(block)
             base = Spread.of(rested).median
-            yield compared("pause", label(size), hurried, base)
+            whole = {policy: list(chain(*found)) for policy, found in blocks.items()}
+            yield compared("pause", label(size), whole, base)
+            yield Result("pause", f"{label(size)}, interval", None, None, interval(blocks, base))
+
+
+BLOCKS = 12
+RESAMPLED = 4000
+
+
+def interval(blocks: dict[str, list[list[float]]], base: float) -> str:
+    """Where nineteen of twenty ratios of medians lie, and differences, when turns are drawn anew.
+
+    A bootstrap of whole turns, so that what the machine did during one counts once.
+    """
+    chance = random.Random(0)
+    every, manual = (blocks[name] for name in POLICIES)
+    ratios, differences = [], []
+    for _ in range(RESAMPLED):
+        turns = chance.choices(range(len(every)), k=len(every))
+        medians = [statistics.median(chain(*(side[t] for t in turns))) for side in (every, manual)]
+        ratios.append((medians[0] - base) / (medians[1] - base))
+        differences.append(1000 * (medians[0] - medians[1]))
+    texts = []
+    for found, form in ((ratios, "{:.2f}"), (differences, "{:+.1f}")):
+        cuts = statistics.quantiles(found, n=40)
+        texts.append(f"{form.format(cuts[0])} to {form.format(cuts[-1])}")
+    return f"95 % interval {texts[0]} x, {texts[1]} ms"
 
 
 def back_to_back(scale: Scale) -> Iterator[Result]:
