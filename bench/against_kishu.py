@@ -189,10 +189,42 @@ def going_back(scale: Scale) -> Iterator[Result]:
         yield Result("going_back", "all from the disk", disk, theirs, ratio, "0.1 x", "Kishu")
 
 
+def ten(scale: Scale) -> Iterator[Result]:
+    """Ten cells in a row that each add one to the array: what is on the disk afterwards.
+
+    Kishu writes the array after each. This kernel holds all ten states as long as it runs, and
+    writes those that come ``durability_interval`` apart, and the last one.
+    """
+    with workload(scale.large) as sides:
+        added, took = {}, {}
+        for name, side in sides.items():
+            before = side.stored() if name != "stock" else 0
+            started = time.perf_counter()
+            for _ in range(10):
+                side.kernel.run(ALL)
+            side.kernel.run("pass")
+            took[name] = time.perf_counter() - started
+            if name != "stock":
+                side.settle()
+                added[name] = side.stored() - before
+        ours, kishu = (took[name] - took["stock"] for name in ("ours", "kishu"))
+        session = sides["ours"].ours
+        assert session is not None
+        written = sum(session.state(one.number) == "ready" for one in session.client.list()[-11:])
+        text = f"ours {ours:.2f} s, Kishu {kishu:.2f} s more than stock: {ours / kishu:.3f} x"
+        yield Result("ten", "ten times add one", None, None, text, "0.1 x")
+        text = f"ours {megabytes(added['ours'])} ({written} written), "
+        text += f"Kishu {megabytes(added['kishu'])}: {added['ours'] / added['kishu']:.3f} x"
+        yield Result("ten", "ten times add one, bytes", None, None, text, "0.1 x")
+
+
+BENCHMARKS = {function.__name__: function for function in (trivial, cells, going_back, ten)}
+
+
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--kishu", required=True, metavar="PYTHON", help="that has Kishu")
     arguments.add_argument("--interval", type=float, help="seconds between two copies")
     Kernel.pythons["kishu"] = arguments.parse_args().kishu
     _interval = arguments.parse_args().interval
-    sys.exit(run(arguments, {"trivial": trivial, "cells": cells, "going_back": going_back}))
+    sys.exit(run(arguments, BENCHMARKS))

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
+import statistics
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -136,25 +139,53 @@ POLICIES = ("every", "manual")
 def pause(scale: Scale) -> Iterator[Result]:
     """How much later the next message is taken because of a checkpoint, with a copy and without.
 
-    A copy is being written all the time: as soon as one is done, the next is begun.
+    A copy is being written all the time: as soon as one is done, the next is begun. Sides take
+    turns in short blocks: a copy that was begun is to end before the other side. Run it at
+    real-time priority where the machine does other work: copies step back from it by themselves.
     """
     for size in scale.sizes:
         with session() as here:
             here.kernel.run(ARRAY.format(bytes=size))
             here.durable()
             rested: list[float] = []
-            hurried: dict[str, list[float]] = {policy: [] for policy in POLICIES}
-            for _ in range(4):  # in blocks: a copy that was begun is to end before the other side
-                for policy, times in hurried.items():
+            blocks: dict[str, list[list[float]]] = {policy: [] for policy in POLICIES}
+            for turn in range(BLOCKS):
+                for policy in POLICIES if turn % 2 else reversed(POLICIES):
                     here.settle(policy)
+                    block = []
                     for _ in range(6):
                         time.sleep(0.2)
                         reply = here.kernel.run("pass").reply
                         if policy == "manual":
                             rested.append(reply)
-                        times.append(here.kernel.run("pass").reply)
+                        block.append(here.kernel.run("pass").reply)
+                    blocks[policy].append(block)
             base = Spread.of(rested).median
-            yield compared("pause", label(size), hurried, base)
+            whole = {policy: list(chain(*found)) for policy, found in blocks.items()}
+            yield compared("pause", label(size), whole, base)
+            yield Result("pause", f"{label(size)}, interval", None, None, interval(blocks, base))
+
+
+BLOCKS = 12
+RESAMPLED = 4000
+
+
+def interval(blocks: dict[str, list[list[float]]], base: float) -> str:
+    """Where nineteen of twenty ratios lie when the turns are drawn anew (bootstrap).
+
+    Of medians less base, and of lower quartiles, which what else the machine does disturbs less.
+    Whole turns are drawn, so that what it did during one counts once.
+    """
+    chance = random.Random(0)
+    found: tuple[list[float], list[float]] = ([], [])
+    for _ in range(RESAMPLED):
+        turns = chance.choices(range(BLOCKS), k=BLOCKS)
+        every, manual = (Spread.of([*chain(*(blocks[p][t] for t in turns))]) for p in POLICIES)
+        found[0].append((every.median - base) / (manual.median - base))
+        found[1].append(every.low / manual.low)
+    cuts = [statistics.quantiles(ratios, n=40) for ratios in found]
+    medians, quartiles = (f"{one[0]:.2f} to {one[-1]:.2f}" for one in cuts)
+    return f"95 % intervals: medians {medians} x; lower quartiles, nothing taken off, {quartiles} x"
 
 
 def back_to_back(scale: Scale) -> Iterator[Result]:

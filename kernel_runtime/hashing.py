@@ -72,14 +72,17 @@ def _four() -> _Four | None:
 def digests(pieces: Sequence[memoryview]) -> list[str]:
     """What the store calls each of these pieces of contiguous memory (``digest_of``), in hex.
 
-    At their fastest where four that follow each other have one size, a multiple of 128 bytes.
+    At their fastest where four of them have one size, a multiple of 128 bytes.
     """
-    found: list[str] = []
-    for start in range(0, len(pieces), AT_ONCE):
-        group = pieces[start : start + AT_ONCE]
-        found += _at_once(group) or [
+    found = [""] * len(pieces)
+    order = sorted(range(len(pieces)), key=lambda index: pieces[index].nbytes)
+    for start in range(0, len(order), AT_ONCE):
+        group = [pieces[index] for index in order[start : start + AT_ONCE]]
+        names = _at_once(group) or [
             hashlib.blake2b(piece, digest_size=_BYTES).hexdigest() for piece in group
         ]
+        for index, name in zip(order[start:], names):
+            found[index] = name
     return found
 
 

@@ -115,7 +115,7 @@ def told(directory: Path) -> list[str]:
         (_room(_backups(directory)), "a list of checkpoints of an earlier version, likewise"),
         (_room([directory / "held"]), "whole files too large to copy, from before: they are links"),
         (
-            _room([directory / "images", directory / "criu"]),
+            _room(directory / name for name in ("images", "criu", "criu-libraries")),
             "processes written before: they go with their checkpoints",
         ),
         (

@@ -5,9 +5,9 @@ A clone of a frozen process makes itself independent of files and descriptors an
 not touched, and nobody waits. ``criu restore`` puts the clone back in a new sandbox; it is passed
 the socket that it shall serve, and is a frozen process, for the engine ``fork`` to wake.
 
-Keeps:  what ``fork`` keeps, also under another kernel. Of the files that were mapped the
-        interpreter's own must be the same; the others need not be there.
-Loses:  what ``fork`` loses. Nothing is shared between two images: each is as large as the process.
+Keeps:  what ``fork`` keeps, also under another kernel. None of the files that were mapped need be
+        there again: the store has copies of libraries, once, and the rest is in the image.
+Loses:  what ``fork`` loses. Of memory nothing is shared between two images.
 Needs:  CRIU 4 and root; the same processor features.
 """
 
@@ -28,9 +28,11 @@ from typing import Any, Final
 
 from kernel_runtime.engines import criu_program
 from kernel_runtime.engines.base import Frozen
+from kernel_runtime.engines.criu_libraries import Library, MappedLibraries, opened
 from kernel_runtime.engines.criu_program import CriuFailed, CriuUnusable, Program, Run
 from kernel_runtime.engines.fork import Command, ask, listen_at
 from kernel_runtime.engines.loaded import MONOTONIC, clock_inside_ns, clock_notes, flag_notes
+from kernel_runtime.engines.mapped_files import FileDigests
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.dumps import DumpStore, OpenDump
@@ -84,6 +86,7 @@ class CriuEngine:
         self._name = program
         self._program: Program | None = None
         self._serial = 0
+        self._digests = FileDigests(store.libraries.digests)
         self.writers: set[int] = set()
         """Processes, as seen inside, that write an image now; one that is killed stores nothing."""
 
@@ -121,9 +124,10 @@ class CriuEngine:
             with self._store.scratch() as files:
                 async with (
                     self._parked(frozen, sandbox) as parked,
+                    self._kept_meanwhile(sandbox.proc(parked.pid)) as (names, libraries),
                     _hashed_meanwhile(files) as known,
                 ):
-                    await self._dump(program, sandbox, parked, files)
+                    await self._dump(program, sandbox, parked, files, names)
                 facts = {
                     MONOTONIC: clock_inside_ns(sandbox),
                     **(details or {}),
@@ -132,7 +136,7 @@ class CriuEngine:
                     "pid": parked.pid,
                     "highest_id": parked.highest_id,
                 }
-                return await asyncio.to_thread(self._store.keep, files, facts, known)
+                return await asyncio.to_thread(self._store.keep, files, facts, known, libraries)
         except CriuUnusable as error:
             raise CheckpointRefused(f"CRIU cannot be used: {error}.") from error
         except (OSError, CriuFailed, SandboxError) as error:
@@ -174,7 +178,27 @@ class CriuEngine:
                 await sandbox.signal(pid, signal.SIGKILL, group=False)
                 self.writers.discard(pid)
 
-    async def _dump(self, program: Program, sandbox: Sandbox, parked: _Parked, files: Path) -> None:
+    @contextlib.asynccontextmanager
+    async def _kept_meanwhile(self, proc: str) -> AsyncIterator[tuple[list[str], list[Library]]]:
+        """The libraries of a process: what CRIU calls them; at the end those that the store has.
+
+        Raises OSError, StoreError.
+        """
+        with contextlib.ExitStack() as stack:
+            mapped = MappedLibraries(stack, proc)
+            kept: list[Library] = []
+            keeping = asyncio.create_task(
+                asyncio.to_thread(mapped.keep, self._digests, self._store.libraries)
+            )
+            try:
+                yield mapped.names, kept
+            finally:
+                await asyncio.wait([keeping])  # it reads the descriptors
+            kept += keeping.result()
+
+    async def _dump(
+        self, program: Program, sandbox: Sandbox, parked: _Parked, files: Path, names: list[str]
+    ) -> None:
         running: set[int] = set()
 
         def started(pid: int) -> None:
@@ -183,7 +207,7 @@ class CriuEngine:
 
         try:
             await Run(program, sandbox)(
-                ["dump", "--tree", str(parked.pid)],
+                ["dump", "--tree", str(parked.pid), *(w for n in names for w in ("--external", n))],
                 files,
                 started=started,
                 starting=self._starting,
@@ -217,10 +241,15 @@ class CriuEngine:
         listener, address = listen_at(self._directory / f"c{self._serial}")
         try:
             with listener, _meeting_point(image.details["name"]) as meeting:
-                await self._restore(program, image, sandbox)
+                wanted = [Library(*one) for one in image.libraries]
+                with opened(ref, wanted, sandbox.root, self._store.libraries) as libraries:
+                    await self._restore(program, image, sandbox, libraries)
                 supervisor = 0 if sandbox.ids_kept else os.getpid()
                 await sandbox.signal(pid, _SIGNAL, group=False)
                 flags = await _pass_socket(meeting, listener, pid, supervisor)
+        except ImageUnusable as error:
+            os.unlink(address)
+            raise RestoreFailed(str(error)) from error
         except (OSError, SandboxError, CriuFailed, asyncio.TimeoutError) as error:
             await sandbox.signal(pid, signal.SIGKILL, group=False)
             os.unlink(address)
@@ -237,12 +266,16 @@ class CriuEngine:
             not_captured=flag_notes(flags) + clock_notes(image.details, sandbox),
         )
 
-    async def _restore(self, program: Program, image: OpenDump, sandbox: Sandbox) -> None:
+    async def _restore(
+        self, program: Program, image: OpenDump, sandbox: Sandbox, libraries: dict[str, int]
+    ) -> None:
         await Run(program, sandbox)(
-            ["restore", "--restore-detached"],
+            # a copy of a library is its owner's only: its mode is not what it was
+            ["restore", "--restore-detached", "--skip-file-rwx-check"],
             image.files,
             timeout=_RUN_S + image.bytes / _SLOWEST,
             past_id=image.details["highest_id"] + _PAST_IDS if sandbox.ids_kept else 0,
+            inherited=libraries,
         )
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import time
-from hashlib import blake2b
-from typing import Final
 
 from kernel_runtime.engines.workspace.filesystems import trust_of
 from kernel_runtime.engines.workspace.state import vouches
-from kernel_runtime.hashing import AT_ONCE, digests
-from kernel_runtime.store.file_digests import SETTLED_NS, KeptDigests, Key, key_of
+from kernel_runtime.store.file_digests import (
+    SETTLED_NS,
+    KeptDigests,
+    Key,
+    digest_like,
+    digest_of_file,
+    key_of,
+)
 from kernel_runtime.store.image_model import FileInUse, ImageUnusable, OpenImage
-
-_CHUNK: Final = 4 << 20
-_LARGE: Final = AT_ONCE * _CHUNK
-"""Bytes of a file from which on it is hashed in pieces, four at once: several times as fast."""
-_OF_PIECES: Final = "pieces-4M-"
 
 
 class FileDigests:
@@ -34,22 +33,26 @@ class FileDigests:
 
     def digest(self, used: FileInUse, root: str) -> str:
         """The digest of a file. Raises OSError, also where it is not the same any more."""
-        known = self._known.get(used)
         with open(root + used.path, "rb") as file:
-            _see(used, file.fileno())
-            if known is None:
-                known = self._read(used, file.fileno())
-                _see(used, file.fileno())
+            return self.of(used, file.fileno())
+
+    def of(self, used: FileInUse, fd: int) -> str:
+        """Likewise, of a file that is open."""
+        known = self._known.get(used)
+        _see(used, fd)
+        if known is None:
+            known = self._read(used, fd)
+            _see(used, fd)
         self._known[used] = known
         return known
 
     def _read(self, used: FileInUse, fd: int) -> str:
         key = known_by(used, os.fstat(fd)) if self._kept is not None else None
         if self._kept is None or key is None:
-            return _digest(fd, of_pieces=used.size >= _LARGE)
+            return digest_of_file(fd)
         known = self._kept.get(key)
         if known is None:
-            known = _digest(fd, of_pieces=used.size >= _LARGE)
+            known = digest_of_file(fd)
             self._kept.add(key, known)
         return known
 
@@ -65,8 +68,7 @@ class FileDigests:
                 with open(root + used.path, "rb") as file:
                     if used.is_same(os.fstat(file.fileno())):
                         continue
-                    of_pieces = used.digest.startswith(_OF_PIECES)
-                    same = _digest(file.fileno(), of_pieces=of_pieces) == used.digest
+                    same = digest_like(file.fileno(), used.digest) == used.digest
             except OSError as error:
                 cause = f"{used.path}, which it uses, cannot be read: {error.strerror}"
                 raise ImageUnusable(image.ref, cause) from error
@@ -112,28 +114,3 @@ def known_by(used: FileInUse, found: os.stat_result) -> Key | None:
 def _see(used: FileInUse, fd: int) -> None:
     if not used.is_same(os.fstat(fd)):
         raise OSError(errno.ESTALE, f"{used.path} changed meanwhile")
-
-
-def _fill(fd: int, room: memoryview, at: int) -> memoryview:
-    """So many bytes of a file, fewer at its end only."""
-    got = 0
-    while got < len(room) and (more := os.preadv(fd, [room[got:]], at + got)):
-        got += more
-    return room[:got]
-
-
-def _digest(fd: int, *, of_pieces: bool) -> str:
-    """BLAKE2b of a file, or of the digests of its pieces of 4 MiB; the text says which.
-
-    Read, not mapped: a file that is cut off meanwhile must not end this process.
-    """
-    found = blake2b(digest_size=32)
-    at, room = 0, memoryview(bytearray(_LARGE if of_pieces else _CHUNK))
-    while data := _fill(fd, room, at):
-        if of_pieces:
-            pieces = [data[n : n + _CHUNK] for n in range(0, len(data), _CHUNK)]
-            found.update("".join(digests(pieces)).encode())
-        else:
-            found.update(data)
-        at += len(data)
-    return (_OF_PIECES if of_pieces else "") + found.hexdigest()

@@ -151,6 +151,14 @@ void tt_kept_note(struct tt_kept *kept) {
 
 /* --- restoring -------------------------------------------------------------------------------- */
 
+/* Whether the program's file is the one that it was, by its name. */
+static int is_executable(const struct tt_kept *kept) {
+  char now[sizeof kept->executable];
+  long n = SC(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", now, sizeof now);
+  return n > 0 && (size_t)n == strlen(kept->executable) &&
+         !memcmp(now, kept->executable, (size_t)n);
+}
+
 uint32_t tt_kept_places(const struct tt_kept *kept) {
   struct prctl_mm_map map;
   uint32_t failed = 0;
@@ -161,7 +169,7 @@ uint32_t tt_kept_places(const struct tt_kept *kept) {
   int executable = tt_open(kept->executable, O_RDONLY);
   map.exe_fd = (uint32_t)executable;
   if (executable < 0 || SC(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &map, sizeof map, 0)) {
-    failed |= TT_LOADED_NO_EXECUTABLE;
+    if (!is_executable(kept)) failed |= TT_LOADED_NO_EXECUTABLE; /* else it is mapped: EBUSY */
     map.exe_fd = (uint32_t)-1;
     if (SC(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &map, sizeof map, 0)) failed |= TT_LOADED_NO_BREAK;
   }

@@ -11,6 +11,9 @@
 #define RANDOM_BYTES 16
 #define COPY_SIZE ((uint64_t)1 << 20)
 
+#define LIBRARY_LEAST (256 << 10)
+#define LIBRARIES_MOST 128 /* their descriptors are passed in one message: 253 at most (SCM_MAX_FD) */
+
 #define MOST_LOST 1024
 #define WIPE_ON_FORK 18
 #define GUARD_INSTALL 102 /* madvise(2), Linux 6.13 */
@@ -54,10 +57,34 @@ static int own(int memory, const struct tt_mapping *m, uint64_t *copied) {
   return (int)r;
 }
 
-/* No private mapping of a file is left: neither the file nor its mount need be there again. Nothing
- * but the stack is written to meanwhile: the page of a variable may be the one that is copied. */
+static int is_of_file(const struct tt_mapping *m) {
+  return !m->line.shared && m->line.path.at < m->line.path.end && m->line.path.at[0] == '/';
+}
+
+static int same_file(const struct tt_mapping *a, const struct tt_mapping *b) {
+  return is_of_file(b) && a->line.ino == b->line.ino && a->line.dev == b->line.dev;
+}
+
+/* The end of a run of mappings of one file that stay as they are: those of a program or a large
+ * library, which is there under its name. i where the one there does not. */
+static size_t end_of_library(const struct tt_work *w, size_t i) {
+  char path[4096];
+  struct stat st;
+  size_t end = i + 1;
+  int executed = w->list[i].line.prot & PROT_EXEC;
+  if (!is_of_file(&w->list[i])) return i;
+  for (; end < w->count && same_file(&w->list[i], &w->list[end]); end++)
+    executed |= w->list[end].line.prot & PROT_EXEC;
+  if (!executed || !tt_find_file(&w->list[i], path, &st) || st.st_size < LIBRARY_LEAST) return i;
+  return end;
+}
+
+/* Of private mappings of files those of libraries alone are left, which the store keeps a copy of: no
+ * other file, and no mount, need be there again. Nothing but the stack is written to meanwhile: the
+ * page of a variable may be the one that is copied. */
 static int own_all(uint64_t *copied) {
   struct tt_work w;
+  size_t libraries = 0;
   int error = tt_work_start(&w);
   int memory = error ? -1 : tt_open("/proc/self/mem", O_RDONLY);
   if (!error && memory < 0) error = memory;
@@ -65,6 +92,12 @@ static int own_all(uint64_t *copied) {
     const struct tt_mapping *m = &w.list[i];
     int is_file = m->line.path.at < m->line.path.end && m->line.path.at[0] != '[';
     if (m->line.shared || tt_is_special(m) || !is_file) continue;
+    size_t end = libraries < LIBRARIES_MOST ? end_of_library(&w, i) : i;
+    if (end > i) {
+      libraries++;
+      i = end - 1;
+      continue;
+    }
     error = own(memory, m, copied);
   }
   tt_close(memory);
@@ -138,7 +171,7 @@ static void prepare(struct tt_state *state) {
   int error = make_name();
   if (!error) error = own_all(&copied);
   if (!error) error = note_advice();
-  /* the file of the program, where it is to be found now; nothing of it is mapped any more */
+  /* the file of the program, where it is to be found now, unless it is mapped still */
   tt_kept_note(&kept);
   if (!error) parked.flags = tt_kept_places(&kept);
   parked.copied = copied;

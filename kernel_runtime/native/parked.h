@@ -1,8 +1,8 @@
 /* parked.h: a clone of a frozen process that another program writes down and puts back (CRIU).
  *
- * TT_PARK makes it. It turns what it has mapped from files into memory of its own, says over the
- * socket that it was given which process it is and which name it will look for, closes that socket, and
- * waits for a signal with no descriptor open. Whoever has put it back listens at that name (unix(7),
+ * TT_PARK makes it. It turns what it has mapped from files, but for libraries, into memory of its own,
+ * says over the socket that it was given which process it is and which name it will look for, closes
+ * that socket, and waits for a signal with no descriptor open. Whoever has put it back listens at that name (unix(7),
  * abstract), sends TT_PARK_SIGNAL, and passes the socket that it shall serve. */
 #ifndef TT_PARKED_H
 #define TT_PARKED_H

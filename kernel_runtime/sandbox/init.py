@@ -53,6 +53,8 @@ ROOT_KEEPS = frozenset(
 )  # fmt: skip
 """What root's cells may do: install packages, but neither touch mounts nor look into init."""
 
+_FDS_MOST = 253  # SCM_MAX_FD
+
 
 def session_processes() -> list[int]:
     """Return the pids of all processes of the session: all descendants of this one."""
@@ -123,7 +125,7 @@ class Init:
         """Handle one request; return False at the end of the connection."""
         fds = array.array("i")
         try:
-            room = socket.CMSG_SPACE(32 * fds.itemsize)
+            room = socket.CMSG_SPACE(_FDS_MOST * fds.itemsize)
             data, ancillary, _, _ = self.control.recvmsg(1 << 20, room)
         except OSError:
             return False

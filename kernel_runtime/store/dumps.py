@@ -7,6 +7,8 @@ Layout below ``<store>/criu/`` (directories 0700, files 0600):
     <64 hex digits>/files/     what the program has written, and reads again
     lock                       flock: shared while an image is written, exclusive to delete
 
+The libraries that an image refers to are kept apart, once for all (libraries.py).
+
 Invariants, as for our own images. A manifest **must** be authentic, and every file have its
 digests, before the program is given the directory: an image is code. An image **must** be on the
 disk before its directory gets its name. As long as inode, size and times of each file are those of
@@ -23,19 +25,27 @@ import shutil
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from kernel_runtime.store.digests import Digest, digest_of
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.following import PIECE, pieces_of
-from kernel_runtime.store.image_model import ImageDamaged, ImageNotStored, ImageUnusable, Written
+from kernel_runtime.store.image_model import (
+    FileInUse,
+    ImageDamaged,
+    ImageNotStored,
+    ImageUnusable,
+    Written,
+)
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.leases import locked
+from kernel_runtime.store.libraries import Libraries
 from kernel_runtime.store.paths import save, sync
 
-VERSION: Final = 1
+VERSION: Final = 2
+_OLDER: Final = 1  # without libraries
 FOLDER: Final = "criu"
 FILES: Final = "files"
 
@@ -54,6 +64,8 @@ class OpenDump:
     """The directory that the program is given."""
     details: dict[str, Any]
     bytes: int
+    libraries: list[tuple[str, FileInUse]]
+    """The files that it refers to, by what the program calls them."""
 
 
 class DumpStore:
@@ -63,6 +75,7 @@ class DumpStore:
         """store: the store's directory, not the one below. Nothing is made before it is used."""
         self.path = store / FOLDER
         self._keys = keys or Keys()
+        self.libraries = Libraries(store, self._keys)
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -90,19 +103,25 @@ class DumpStore:
         files: Path,
         details: dict[str, Any],
         known: Mapping[str, Sequence[str]] | None = None,
+        libraries: Sequence[tuple[str, FileInUse]] = (),
     ) -> Written:
         """Make an image of what was written to a scratch directory; durable on return.
 
         details: plain JSON, kept in the manifest. known: what ``following.follow`` has found.
-        Blocks. Raises ImageNotStored, KeyUnusable.
+        libraries: what it refers to, with digests; ``libraries`` has copies. Blocks. Raises
+        ImageNotStored, KeyUnusable.
         """
         try:
-            return self._keep(files, details, known or {})
+            return self._keep(files, details, known or {}, libraries)
         except OSError as cause:
             raise ImageNotStored(cause.strerror or str(cause)) from cause
 
     def _keep(
-        self, files: Path, details: dict[str, Any], known: Mapping[str, Sequence[str]]
+        self,
+        files: Path,
+        details: dict[str, Any],
+        known: Mapping[str, Sequence[str]],
+        libraries: Sequence[tuple[str, FileInUse]],
     ) -> Written:
         listed = {}
         paths = sorted(files.iterdir())
@@ -118,6 +137,7 @@ class DumpStore:
             "version": VERSION,
             "made_ns": time.time_ns(),
             "files": listed,
+            "libraries": [[name, *astuple(file)] for name, file in libraries],
             "bytes": size,
             "details": details,
         }
@@ -153,7 +173,18 @@ class DumpStore:
         files = self.path / ref / FILES
         if whole or not self._is_sealed(ref, files):
             _compare(ref, files, manifest["files"])
-        return OpenDump(Digest(ref), files, manifest["details"], manifest["bytes"])
+        libraries = [(row[0], FileInUse(*row[1:])) for row in manifest.get("libraries", ())]
+        if whole:
+            self._verify(ref, [file for _, file in libraries])
+        return OpenDump(Digest(ref), files, manifest["details"], manifest["bytes"], libraries)
+
+    def _verify(self, ref: str, files: Sequence[FileInUse]) -> None:
+        for file in files:
+            try:
+                self.libraries.verify(file.digest)
+            except OSError as cause:
+                what = f"the copy of {file.path}, which it uses, cannot be read"
+                raise ImageDamaged(ref, f"{what}: {cause.strerror}") from cause
 
     def _manifest(self, ref: str) -> dict[str, Any]:
         path = self.path / ref / "manifest"
@@ -166,7 +197,7 @@ class DumpStore:
         if digest_of(body) != ref:
             raise ImageDamaged(ref, "its manifest is that of another image")
         manifest: dict[str, Any] = json.loads(body)
-        if manifest.get("version") != VERSION:
+        if manifest.get("version") not in (VERSION, _OLDER):
             raise ImageUnusable(ref, f"it is of version {manifest.get('version')}, not {VERSION}")
         return manifest
 
@@ -216,6 +247,14 @@ class DumpStore:
                     continue
                 manifest.unlink()  # first: half a directory is no image
             shutil.rmtree(directory)
+        used: set[str] = set()
+        for ref in self.refs():
+            _, _, body = (self.path / ref / "manifest").read_bytes().partition(b"\n")
+            try:
+                used.update(row[-1] for row in json.loads(body).get("libraries", ()))
+            except ValueError:
+                return  # damaged: it is not known which ones it needs
+        self.libraries.sweep(used)
 
 
 def _sync_private(path: Path) -> None:

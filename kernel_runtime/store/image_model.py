@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kernel_runtime.store.digests import Digest
@@ -56,6 +56,9 @@ class FileInUse:
             self.mtime_ns,
             self.ctime_ns,
         )
+
+    def with_digest(self, digest: str) -> FileInUse:
+        return replace(self, digest=digest)
 
 
 FileDigests = Callable[[FileInUse], str]

@@ -11,9 +11,9 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from typing import BinaryIO, Final
 
+from kernel_runtime.hashing import digests
 from kernel_runtime.store.image_format import (
     END,
     PIECE,
@@ -185,25 +185,23 @@ class Taking:
 
     def _add(self, start: int, data: memoryview) -> None:
         self.bytes += len(data)
-        at = 0
-        while at < len(data):
-            size = min(BLOCK - (start + at) % BLOCK, len(data) - at)
-            place = start + at
-            digest, found = self._place(place, bytes(data[at : at + size]))
-            self.blocks += BLOCK_ENTRY.pack(place, size, digest)
-            for segment in found:
+        blocks = list(_blocks(start, data))
+        found = [self._base.same(*block) if self._base else None for block in blocks]
+        names = iter(
+            digests([memoryview(new) for (_, new), same in zip(blocks, found) if not same])
+        )
+        for (place, new), same in zip(blocks, found):
+            digest = same[0] if same else bytes.fromhex(next(names))
+            segments = _ours(same[1]) if same else self._place(place, new, digest)
+            self.blocks += BLOCK_ENTRY.pack(place, len(new), digest)
+            for segment in segments:
                 self._runs.add(place, segment)
                 place += segment.size
-            at += size
 
-    def _place(self, start: int, new: bytes) -> tuple[bytes, list[Segment]]:
-        """Digest of a block, and where it is; it is stored where it is nowhere yet."""
-        same = self._base.same(start, new) if self._base else None
-        if same:
-            return same[0], _ours(same[1])
-        digest = blake2b(new, digest_size=32).digest()
+    def _place(self, start: int, new: bytes, digest: bytes) -> list[Segment]:
+        """Where a block is that is not the base's there; it is stored where it is nowhere yet."""
         known = self._base.find(digest, len(new)) if self._base else None
-        return digest, _ours(known) if known else self._store(start, new)
+        return _ours(known) if known else self._store(start, new)
 
     def _store(self, start: int, new: bytes) -> list[Segment]:
         if self._base is None:
@@ -230,6 +228,15 @@ class Taking:
         self._pages.write(data)
         self._end += len(data)
         return Segment(len(data), 0, self._end - len(data))
+
+
+def _blocks(start: int, data: memoryview) -> Iterator[tuple[int, bytes]]:
+    """Parts of what lies at start, none of which goes over a multiple of a block's size."""
+    at = 0
+    while at < len(data):
+        size = min(BLOCK - (start + at) % BLOCK, len(data) - at)
+        yield start + at, bytes(data[at : at + size])
+        at += size
 
 
 def _ours(segments: list[Segment]) -> list[Segment]:

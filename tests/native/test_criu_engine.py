@@ -6,13 +6,15 @@ import asyncio
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from native_build import need
-from test_image_engine import freeze, new_sandbox, start, wake
+import test_image_engine
+from native_build import compile_c, need
+from test_image_engine import Target, freeze, new_sandbox, start, wake
 
 from kernel_runtime.engines import criu_program
 from kernel_runtime.engines.base import Frozen
@@ -24,6 +26,7 @@ from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.namespaces import NamespaceSandbox
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.store.dumps import DumpStore
+from kernel_runtime.store.image_model import ImageDamaged
 from kernel_runtime.store.keys import Keys
 
 pytestmark = pytest.mark.root
@@ -128,6 +131,78 @@ def test_damaged_images_are_not_loaded(engine: tuple[CriuEngine, Path]) -> None:
         target = await wake(ForkEngine(folder, keep_ids=True), loaded)
         assert target.ask({"value": "next(half)"}) == 5
         await sandbox.close()
+
+    asyncio.run(scenario())
+
+
+LIBRARY = "const char filling[1 << 19] = {1}; static int n; int next(void) { return %s + n++; }"
+"""Large enough to be kept by reference, with a page of its own that is written to."""
+
+
+def build(folder: Path, first: int) -> Path:
+    source = folder / "library.c"
+    source.write_text(LIBRARY % first)
+    return compile_c(folder / f"built{first}.so", "-shared", "-fPIC", str(source))
+
+
+def test_libraries(engine: tuple[CriuEngine, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session's own where it is the same still, else the store's copy; once for all images."""
+    images, folder = engine
+    store, library = images._store, folder / "used.so"
+    build(folder, 100).rename(library)
+    load = f"import ctypes; library = ctypes.CDLL({str(library)!r})\n"
+    monkeypatch.setattr(test_image_engine, "SETUP", load + test_image_engine.SETUP)
+    mapped = "[line.split()[-1] for line in open('/proc/self/maps') if 'r-xp' in line]"
+
+    async def scenario() -> None:
+        sandbox = await new_sandbox(NamespaceSandbox)
+        fork = ForkEngine(folder, keep_ids=True)
+        target = await start(sandbox, folder)
+        assert target.ask({"value": "library.next()"}) == 100
+        frozen = await freeze(target, sandbox, folder, "first")
+        refs = [(await images.write(frozen, sandbox)).ref for _ in range(2)]
+        copies = sorted(path.name for path in store.libraries.path.iterdir())
+        program = sum(path.stat().st_size for path in (store.path / refs[0] / "files").iterdir())
+        whole = sum(path.stat().st_size for path in store.libraries.path.iterdir())
+        assert program < whole
+
+        async def back(ref: str, expected: int) -> tuple[Target, InitClient]:
+            sandbox = await new_sandbox(NamespaceSandbox)
+            target = await wake(fork, await images.load(ref, sandbox, checkpoint="x"))
+            assert target.ask({"value": "library.next()"}) == expected
+            return target, sandbox
+
+        await sandbox.close()
+        target, sandbox = await back(refs[0], 101)
+        assert str(library) in target.ask({"value": mapped})
+        await sandbox.close()
+        build(folder, 500).rename(library)  # as pip does: the name is another file's
+        target, sandbox = await back(refs[0], 101)
+        assert str(library) not in target.ask({"value": mapped})
+        again = await freeze(target, sandbox, folder, "again")  # it has the store's copy mapped
+        refs.append((await images.write(again, sandbox)).ref)
+        await sandbox.close()
+        library.unlink()
+        for ref, expected in ((refs[1], 101), (refs[2], 102)):
+            _, sandbox = await back(ref, expected)
+            await sandbox.close()
+        store.verify(refs[1])
+        assert sorted(path.name for path in store.libraries.path.iterdir()) == copies
+
+        store.sweep(refs[1:], before_ns=time.time_ns(), idle=True)
+        assert sorted(path.name for path in store.libraries.path.iterdir()) == copies
+        opened = store.open(refs[1]).libraries
+        copy = next(file.digest for _, file in opened if file.path == str(library))
+        flip(store.libraries.path / copy)
+        sandbox = await new_sandbox(NamespaceSandbox)
+        with pytest.raises(RestoreFailed, match=r"used\.so"):
+            await images.load(refs[1], sandbox, checkpoint="x")
+        with pytest.raises(ImageDamaged, match=r"used\.so"):
+            store.verify(refs[1])
+        assert (await sandbox.request("list"))["pids"] == []
+        await sandbox.close()
+        store.sweep([], before_ns=time.time_ns(), idle=True)
+        assert [path.name for path in store.libraries.path.iterdir()] == ["files"]
 
     asyncio.run(scenario())
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from kernel_runtime import blob_channel, hashing
@@ -88,17 +90,14 @@ class DillEngine:
     ) -> Loaded:
         """Have the process at the other end load variables (None: all). Raises ChannelError."""
         answer: dict[str, Any] = {}
-        self._converse(
-            link,
-            {
-                "command": "load",
-                "manifest": dict(manifest),
-                "names": None if names is None else sorted(names),
-                "summaries": summaries,
-            },
-            _Ahead(self.store, manifest),
-            answer,
-        )
+        request = {
+            "command": "load",
+            "manifest": dict(manifest),
+            "names": None if names is None else sorted(names),
+            "summaries": summaries,
+        }
+        with contextlib.closing(_Ahead(self.store, manifest)) as ahead:
+            self._converse(link, request, ahead, answer)
         if "error" in answer:
             raise ChannelError(str(answer["error"]))
         return Loaded(
@@ -133,28 +132,47 @@ class DillEngine:
 class _Ahead:
     """Reads what comes next in a large buffer along with what is asked for.
 
-    Pieces of one size are verified several at once, which is what reading takes most time for.
+    Pieces of one size are verified several at once, which is what reading takes most time for; the
+    next ones while these are sent.
     """
 
     def __init__(self, store: NamespaceStore, manifest: Mapping[str, Any]) -> None:
         self._store = store
         self._groups: dict[str, list[str]] = {}
+        self._next: dict[str, str] = {}
         for unit in manifest["units"]:
             for pieces in unit["buffers"]:
                 names = [str(name) for name, _ in pieces]
+                starts = names[:: hashing.AT_ONCE]
+                self._next.update(pairwise(starts))
                 for start in range(0, len(names), hashing.AT_ONCE):
                     group = list(dict.fromkeys(names[start : start + hashing.AT_ONCE]))
                     self._groups[group[0]] = group
         self._read: dict[str, bytes] = {}
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+        self._reading: tuple[str, Future[dict[str, bytes]]] | None = None
         self.missing = store.missing
         self.put = store.put
 
     def get(self, digest: str) -> bytes:
         """See ``Blobs``."""
         if digest not in self._read and len(self._groups.get(digest, ())) > 1:
-            self._read = self._store.get_some(self._groups[digest])
+            self._read = self._group(digest)
         data = self._read.pop(digest, None)
         return self._store.get(digest) if data is None else data
+
+    def _group(self, first: str) -> dict[str, bytes]:
+        was, self._reading = self._reading, None
+        found = was[1].result() if was and was[0] == first else None
+        after = self._next.get(first)
+        if after is not None:
+            work = self._reader.submit(self._store.get_some, self._groups[after])
+            self._reading = after, work
+        return self._store.get_some(self._groups[first]) if found is None else found
+
+    def close(self) -> None:
+        """Nothing more is read."""
+        self._reader.shutdown(wait=True, cancel_futures=True)
 
 
 def without(manifest: Mapping[str, Any], lost: Collection[tuple[str, str]]) -> dict[str, Any]:
