@@ -223,7 +223,7 @@ def _modes(fd: int) -> Notes:
 
 def _threads() -> Notes:
     """Threads that are not as the first one: they are made again as that is."""
-    found = defaultdict(list)
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError, IndexError):
             nice = (task / "stat").read_text().rpartition(")")[2].split()[16]
@@ -236,7 +236,7 @@ def _threads() -> Notes:
 def _memory() -> Notes:
     """What is said of memory in /proc, and of which nothing comes back."""
     found: Notes = []
-    kept = defaultdict(int)
+    kept: dict[str, int] = defaultdict(int)
     with open("/proc/self/smaps") as lines:
         for line in lines:
             if "/[aio]" in line:
