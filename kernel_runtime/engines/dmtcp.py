@@ -183,8 +183,14 @@ class DmtcpEngine:
         moved = False
         stand_in: StandIn | None = None
         try:
+            if report["endless"]:
+                raise CheckpointRefused(
+                    "The process could not be checkpointed: DMTCP would wait for ever, or end it, "
+                    f"because of {'; '.join(report['endless'])}. Close it and make the checkpoint "
+                    "again. Files are captured, and earlier checkpoints are not affected."
+                )
             started = time.perf_counter()
-            images = await asyncio.to_thread(self.coordinator.checkpoint, _CHECKPOINT_S)
+            images = await self._checkpoint(executor.pid)
             pause_ms = (time.perf_counter() - started) * 1e3
             notes = [*report["notes"], *await self._elsewhere()]
             size = sum(path.stat().st_size for path in images)
@@ -224,6 +230,32 @@ class DmtcpEngine:
                 "processes": len(images),
             },
         )
+
+    async def _checkpoint(self, pid: int) -> list[Path]:
+        """Have one made; return its images. Raises DmtcpError, CheckpointRefused.
+
+        pid: the executor's. DMTCP ends a process that it cannot write, and waits for it for ever.
+        """
+        assert self._sandbox is not None
+        coordinator = self.coordinator
+        making = asyncio.ensure_future(asyncio.to_thread(coordinator.checkpoint, _CHECKPOINT_S))
+        ended = asyncio.ensure_future(self._sandbox.wait_exit(pid))
+        try:
+            await asyncio.wait([making, ended], return_when=asyncio.FIRST_COMPLETED)
+            if not making.done():
+                await asyncio.wait([making], timeout=_EMPTY_S)
+            if not making.done():
+                await asyncio.to_thread(coordinator.restart)
+                await asyncio.wait([making])  # its command finds no coordinator any more
+            if making.exception() and not os.path.exists(self._sandbox.proc(pid)):
+                raise CheckpointRefused(
+                    "The process has ended while DMTCP wrote it: it holds something that this "
+                    "DMTCP cannot write. Files are captured, and earlier checkpoints are not "
+                    "affected."
+                )
+            return making.result()
+        finally:
+            ended.cancel()
 
     async def _elsewhere(self) -> list[tuple[str, str, str]]:
         """The children that would come back in another working directory."""

@@ -264,6 +264,7 @@ class TimeTravel:
             id=command["id"],
             variables=self._summary(),
             notes=self._not_held.notes() if self._not_held else [],
+            endless=self._not_held.endless() if self._not_held else [],
         )
         put_back()
         if woken:

@@ -39,6 +39,7 @@ static void trim_threads(struct tt_stopped *stopped) {
     struct tt_slot *s = *place;
     s->thread.pending = 0;
     s->sched = 0; /* all run at the same low priority */
+    s->disk_priority = -1;
     if (s->python) {
       *place = s->next;
       stopped->count--;

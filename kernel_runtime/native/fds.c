@@ -2,6 +2,9 @@
 #include "fds.h"
 
 #define KCMP_FILE 0
+#define F_SETOWN_EX_ 15 /* <fcntl.h> has these with _GNU_SOURCE only */
+#define F_GETOWN_EX_ 16
+#define F_OWNER_TID_ 0
 #define LINK_SIZE 4096
 #define SPARE_FDS 64 /* parked at one time */
 
@@ -79,6 +82,34 @@ static int describe_kind(struct tt_state *state, struct tt_desc *desc, const str
   return tt_file_describe(state, desc, st);
 }
 
+/* Whom a signal is sent when it is ready (O_ASYNC), or when urgent data comes: fcntl(2). */
+static void note_owner(struct tt_state *state, struct tt_desc *desc) {
+  if (SC(SYS_fcntl, desc->fd, F_GETOWN_EX_, desc->owner) || !desc->owner[1]) return;
+  desc->signal = (int)SC(SYS_fcntl, desc->fd, F_GETSIG);
+  int process = desc->owner[0] != F_OWNER_TID_ && desc->owner[1] == state->leader.tid;
+  if (process || tt_is_thread(state, desc->owner[1])) return;
+  desc->owner[1] = 0;
+  tt_report_fd(state, "signal", desc->fd,
+               "another process is signalled when it is ready (O_ASYNC): not any more");
+}
+
+/* Once the threads are there, which may be those that are signalled. */
+void tt_fds_owners(struct tt_state *state) {
+  for (struct tt_desc *d = state->descs; d; d = d->next) {
+    if (!d->owner[1] || d->kind == TT_KIND_DEAD) continue;
+    int owner[2] = {d->owner[0], d->owner[0] == F_OWNER_TID_ ? tt_woken_tid(state, d->owner[1])
+                                                              : (int)SC(SYS_getpid)};
+    long r = SC(SYS_fcntl, d->fd, F_SETOWN_EX_, owner);
+    if (!r) r = SC(SYS_fcntl, d->fd, F_SETSIG, d->signal);
+    if (!r) r = SC(SYS_fcntl, d->fd, F_SETFL, d->flags);
+    if (!r) continue;
+    struct tt_note note = {{0}, 0};
+    tt_note(&note, "O_ASYNC: no signal is sent any more when it is ready, ");
+    tt_note_error(&note, (int)r);
+    tt_report_fd(state, "signal", d->fd, note.text);
+  }
+}
+
 static int describe(struct tt_state *state, int fd) {
   struct stat st;
   long flags = SC(SYS_fcntl, fd, F_GETFL), fd_flags = SC(SYS_fcntl, fd, F_GETFD);
@@ -109,8 +140,7 @@ static int describe(struct tt_state *state, int fd) {
   if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) desc->offset = SC(SYS_lseek, fd, 0, SEEK_CUR);
   *state->descs_end = desc;
   state->descs_end = &desc->next;
-  if (desc->flags & O_ASYNC)
-    tt_report_fd(state, "signal", fd, "O_ASYNC: no signal is sent any more when it is ready");
+  note_owner(state, desc);
   return describe_kind(state, desc, &st);
 }
 
@@ -211,7 +241,8 @@ static int open_kind(struct tt_state *state, struct tt_desc *desc, const int pas
     case TT_KIND_EVENTFD:
     case TT_KIND_TIMERFD:
     case TT_KIND_SIGNALFD:
-    case TT_KIND_INOTIFY: return tt_event_open(state, desc);
+    case TT_KIND_INOTIFY:
+    case TT_KIND_PIDFD: return tt_event_open(state, desc);
     case TT_KIND_DEAD: return open_dead();
   }
   return -EINVAL;
@@ -238,6 +269,7 @@ int tt_fds_rebuild(struct tt_state *state, const int passed[3]) {
     if (error) return error;
   }
   tt_pipes_close(state);
+  tt_letters_send(state);
   tt_epolls_fill(state, 0);
   return 0;
 }

@@ -19,6 +19,9 @@ int tt_fds_describe(struct tt_state *state);
  * lacks is reported and never fails the whole. */
 int tt_fds_rebuild(struct tt_state *state, const int passed[3]);
 
+/* Whom descriptors signal. After the threads were made. */
+void tt_fds_owners(struct tt_state *state);
+
 /* Move a descriptor above all numbers that have a recipe. The new number, or -errno. */
 int tt_fds_park(struct tt_state *state, int fd);
 
@@ -51,6 +54,15 @@ void tt_pipes_close(struct tt_state *state);
 int tt_socket_describe(struct tt_state *state, struct tt_desc *desc);
 int tt_sockets_finish(struct tt_state *state);
 int tt_socket_open(struct tt_state *state, struct tt_desc *desc);
+
+/* --- their options (fds_options.c), and datagrams that wait (fds_letters.c) ------------------- */
+int tt_options_describe(struct tt_state *state, const struct tt_desc *desc);
+void tt_options_set(struct tt_state *state, const struct tt_desc *desc, int fd);
+/* Datagrams go to a name: that can be given again. */
+int tt_is_aimed(const struct tt_socket *s);
+int tt_has_letters(const struct tt_socket *s);
+int tt_letters_describe(struct tt_state *state, struct tt_desc *desc);
+void tt_letters_send(struct tt_state *state); /* once all sockets are there */
 
 /* --- what is counted and waited for (fds_events.c) -------------------------------------------- */
 int tt_anon_describe(struct tt_state *state, struct tt_desc *desc);

@@ -121,6 +121,16 @@ static int describe_signalfd(struct tt_state *state, struct tt_desc *desc) {
   return 0;
 }
 
+static int describe_pidfd(struct tt_state *state, struct tt_desc *desc) {
+  struct tt_text value;
+  if (tt_text_field(tt_slurped(state), "Pid:", &value) &&
+      tt_text_number(&value) == (uint64_t)SC(SYS_getpid))
+    return 0;
+  desc->kind = TT_KIND_ENDED;
+  tt_report_fd(state, "pidfd", desc->fd, "the process is not there: reads as ended");
+  return 0;
+}
+
 static int describe_inotify(struct tt_state *state, struct tt_desc *desc) {
   tt_report_fd(state, "inotify", desc->fd, "its watches are not set again");
   return 0;
@@ -137,7 +147,7 @@ static const struct {
     {"timerfd", TT_KIND_TIMERFD, describe_timerfd, 0, 0},
     {"signalfd", TT_KIND_SIGNALFD, describe_signalfd, 0, 0},
     {"inotify", TT_KIND_INOTIFY, describe_inotify, 0, 0},
-    {"pidfd", TT_KIND_ENDED, 0, "pidfd", "the process is not there: reads as ended"},
+    {"pidfd", TT_KIND_PIDFD, describe_pidfd, 0, 0},
     {"io_uring", TT_KIND_DEAD, 0, "io_uring", "is not brought back"},
     {"perf_event", TT_KIND_DEAD, 0, "perf", "is not brought back"},
     {"bpf", TT_KIND_DEAD, 0, "bpf", "is not brought back"},
@@ -191,6 +201,7 @@ int tt_event_open(struct tt_state *state, struct tt_desc *desc) {
     }
     case TT_KIND_TIMERFD: fd = open_timer(desc); break;
     case TT_KIND_SIGNALFD: fd = (int)SC(SYS_signalfd4, -1, &desc->u.signals, 8, SFD_CLOEXEC); break;
+    case TT_KIND_PIDFD: fd = (int)SC(SYS_pidfd_open, SC(SYS_getpid), 0); break;
     default: fd = (int)SC(SYS_inotify_init1, IN_CLOEXEC); break;
   }
   if (fd >= 0) SC(SYS_fcntl, fd, F_SETFL, desc->flags);

@@ -16,76 +16,13 @@
 #define QUEUE_LIMIT ((size_t)4 << 20) /* bytes of one message, or of one stream's queue */
 #define BACKLOG 128
 
-static const struct {
-  int level, name, domain; /* domain 0: any */
-  int is_time;
-} options[] = {
-    {SOL_SOCKET, SO_REUSEADDR, 0, 0},
-    {SOL_SOCKET, SO_REUSEPORT, 0, 0},
-    {SOL_SOCKET, SO_KEEPALIVE, 0, 0},
-    {SOL_SOCKET, SO_BROADCAST, 0, 0},
-    {SOL_SOCKET, SO_SNDBUF, 0, 0},
-    {SOL_SOCKET, SO_RCVBUF, 0, 0},
-    {SOL_SOCKET, SO_OOBINLINE, 0, 0},
-    {SOL_SOCKET, SO_PRIORITY, 0, 0},
-    {SOL_SOCKET, SO_RCVLOWAT, 0, 0},
-    {SOL_SOCKET, SO_PASSCRED, AF_UNIX, 0},
-    {SOL_SOCKET, SO_RCVTIMEO, 0, 1},
-    {SOL_SOCKET, SO_SNDTIMEO, 0, 1},
-    {SOL_SOCKET, SO_LINGER, 0, 1},
-    {IPPROTO_TCP, TCP_NODELAY, AF_INET, 0},
-    {IPPROTO_TCP, TCP_KEEPIDLE, AF_INET, 0},
-    {IPPROTO_TCP, TCP_KEEPINTVL, AF_INET, 0},
-    {IPPROTO_TCP, TCP_KEEPCNT, AF_INET, 0},
-    {IPPROTO_TCP, TCP_DEFER_ACCEPT, AF_INET, 0},
-    {IPPROTO_IP, IP_TOS, AF_INET, 0},
-    {IPPROTO_IP, IP_TTL, AF_INET, 0},
-    {IPPROTO_IP, IP_MULTICAST_TTL, AF_INET, 0},
-    {IPPROTO_IP, IP_MULTICAST_LOOP, AF_INET, 0},
-    {IPPROTO_IPV6, IPV6_V6ONLY, AF_INET6, 0},
-    {SOL_SOCKET, SO_DONTROUTE, 0, 0},
-    {SOL_SOCKET, SO_TIMESTAMP, 0, 0},
-    {IPPROTO_TCP, TCP_USER_TIMEOUT, AF_INET, 0},
-    {IPPROTO_TCP, TCP_FASTOPEN, AF_INET, 0},
-    {IPPROTO_IP, IP_PKTINFO, AF_INET, 0},
-    {IPPROTO_IP, IP_RECVTTL, AF_INET, 0},
-    {IPPROTO_IP, IP_RECVTOS, AF_INET, 0},
-    {IPPROTO_IPV6, IPV6_UNICAST_HOPS, AF_INET6, 0},
-    {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, AF_INET6, 0},
-    {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, AF_INET6, 0},
-    {IPPROTO_IPV6, IPV6_RECVPKTINFO, AF_INET6, 0},
-    {IPPROTO_IPV6, IPV6_TCLASS, AF_INET6, 0},
-};
-
-static long get(int fd, int level, int name, void *to, uint32_t *size) {
-  return SC(SYS_getsockopt, fd, level, name, to, size);
-}
-
 static int get_int(int fd, int level, int name) {
   int v = 0;
   uint32_t size = sizeof v;
-  return get(fd, level, name, &v, &size) ? -1 : v;
+  return SC(SYS_getsockopt, fd, level, name, &v, &size) ? -1 : v;
 }
 
 /* --- describing ------------------------------------------------------------------------------ */
-
-static int describe_options(struct tt_state *state, struct tt_socket *s, int fd) {
-  for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-    int domain = options[i].domain, tcp = options[i].level == IPPROTO_TCP;
-    int inet = s->domain == AF_INET || s->domain == AF_INET6;
-    if (tcp ? !inet || s->type != SOCK_STREAM : domain && domain != s->domain) continue;
-    struct tt_option o = {0, options[i].level, options[i].name, 0, {0, 0}};
-    uint32_t size = options[i].is_time ? sizeof o.value : sizeof(int);
-    if (get(fd, o.level, o.name, o.value, &size)) continue;
-    o.size = (int)size;
-    struct tt_option *kept = tt_alloc(&state->arena, sizeof o);
-    if (!kept) return -ENOMEM;
-    o.next = s->options;
-    *kept = o;
-    s->options = kept;
-  }
-  return 0;
-}
 
 /* Peek at the whole queue. Messages stay apart; SO_PEEK_OFF steps from one to the next. */
 static int copy_queue(struct tt_state *state, struct tt_socket *s, int fd) {
@@ -133,8 +70,10 @@ static void note_backlog(struct tt_socket *s, int fd) {
   s->backlog = BACKLOG;
   memset(&info, 0, sizeof info);
   /* of a listening socket tcpi_sacked is the longest queue (net/ipv4/tcp.c, tcp_get_info) */
-  if (s->domain != AF_UNIX && !get(fd, IPPROTO_TCP, TCP_INFO, &info, &size) && info.tcpi_sacked)
-    s->backlog = (int)info.tcpi_sacked;
+  if (s->domain != AF_UNIX && !SC(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &size)) {
+    if (info.tcpi_sacked) s->backlog = (int)info.tcpi_sacked;
+    s->waiting = info.tcpi_unacked; /* those that can be accepted */
+  }
 }
 
 static void note_path(struct tt_socket *s) {
@@ -162,7 +101,7 @@ int tt_socket_describe(struct tt_state *state, struct tt_desc *desc) {
       SC(SYS_getpeername, fd, s->peer, &s->peer_size) == 0 && s->domain != AF_NETLINK;
   if (s->listening) note_backlog(s, fd);
   note_path(s);
-  return describe_options(state, s, fd);
+  return tt_options_describe(state, desc);
 }
 
 static struct tt_desc *find_socket(struct tt_state *state, uint32_t ino) {
@@ -244,7 +183,10 @@ static int ask_kernel(struct tt_state *state, struct tt_desc *desc, int *netlink
   int error = tt_unix_ask(netlink, (uint32_t)desc->ino, &facts);
   if (error) return error;
   s->shut = facts.shutdown;
-  if (s->listening) s->backlog = (int)facts.backlog;
+  if (s->listening) {
+    s->backlog = (int)facts.backlog;
+    s->waiting = facts.waiting;
+  }
   if (s->connected) s->other = find_socket(state, facts.peer_ino);
   if (s->other == desc) s->other = 0;
   return 0;
@@ -260,11 +202,11 @@ static void keep_mutual(struct tt_state *state) {
   }
 }
 
-/* UDP's queue is not copied: a datagram cannot be put back with its sender's address. */
-static void report_unread(struct tt_state *state, const struct tt_desc *desc) {
-  int waiting = 0;
-  if (SC(SYS_ioctl, desc->fd, FIONREAD, &waiting) == 0 && waiting > 0)
-    tt_report_fd(state, "socket", desc->fd, "datagrams that were not read yet are lost");
+static void report_waiting(struct tt_state *state, const struct tt_desc *desc) {
+  struct tt_note note = {{0}, 0};
+  tt_note(&note, "connections that wait to be accepted are lost: ");
+  tt_note_number(&note, desc->u.socket->waiting);
+  tt_report_fd(state, "connection", desc->fd, note.text);
 }
 
 /* Who is connected to whom, once all sockets are known; then the queues. */
@@ -280,33 +222,19 @@ int tt_sockets_finish(struct tt_state *state) {
   for (struct tt_desc *d = state->descs; d && !error; d = d->next) {
     if (d->kind != TT_KIND_SOCKET) continue;
     struct tt_socket *s = d->u.socket;
-    if (s->domain == AF_UNIX && !s->listening) error = copy_queue(state, s, d->fd);
-    if (s->domain != AF_UNIX && s->type == SOCK_DGRAM) report_unread(state, d);
-    if (s->connected && !s->other && !(s->domain != AF_UNIX && s->type == SOCK_DGRAM))
-      report_connection(state, d);
+    if (s->listening && s->waiting) report_waiting(state, d);
+    if (tt_has_letters(s))
+      error = tt_letters_describe(state, d);
+    else if (s->domain == AF_UNIX && !s->listening)
+      error = copy_queue(state, s, d->fd);
+    if (s->connected && !s->other && !tt_is_aimed(s)) report_connection(state, d);
   }
   return error;
 }
 
 /* --- waking ------------------------------------------------------------------------------- */
 
-static void set_options(const struct tt_socket *s, int fd) {
-  for (const struct tt_option *o = s->options; o; o = o->next) {
-    int64_t value[2] = {o->value[0], o->value[1]}, now[2] = {0, 0};
-    uint32_t size = (uint32_t)o->size;
-    /* setting a buffer's size, even to what it is, would end its automatic growth */
-    if (get(fd, o->level, o->name, now, &size) == 0 && !memcmp(now, value, sizeof now)) continue;
-    if (o->level == SOL_SOCKET && (o->name == SO_SNDBUF || o->name == SO_RCVBUF)) {
-      int half; /* the kernel doubles what it is given: socket(7) */
-      memcpy(&half, value, sizeof half);
-      half /= 2;
-      memcpy(value, &half, sizeof half);
-    }
-    SC(SYS_setsockopt, fd, o->level, o->name, value, o->size);
-  }
-}
-
-/* Send into other what waited at s. The buffer is made large enough first; set_options follows. */
+/* Send into other what waited at s. The buffer is made large enough first; tt_options_set follows. */
 static void put_queue(struct tt_state *state, const struct tt_desc *desc, int other) {
   const struct tt_socket *s = desc->u.socket;
   int room = 2 * (int)QUEUE_LIMIT;
@@ -334,13 +262,13 @@ static int open_pair(struct tt_state *state, struct tt_desc *desc, struct tt_des
   if (r) return (int)r;
   put_queue(state, desc, ends[1]);
   if (!other) {
-    set_options(s, ends[0]);
+    tt_options_set(state, desc, ends[0]);
     tt_close(ends[1]);
     return ends[0];
   }
   put_queue(state, other, ends[0]);
-  set_options(s, ends[0]);
-  set_options(other->u.socket, ends[1]);
+  tt_options_set(state, desc, ends[0]);
+  tt_options_set(state, other, ends[1]);
   shut(s, ends[0]);
   shut(other->u.socket, ends[1]);
   SC(SYS_fcntl, ends[1], F_SETFL, other->flags);
@@ -388,7 +316,9 @@ static void report_unbound(struct tt_state *state, struct tt_desc *desc, long er
 int tt_socket_open(struct tt_state *state, struct tt_desc *desc) {
   struct tt_socket *s = desc->u.socket;
   int fd, datagram = s->type == SOCK_DGRAM;
-  if (s->domain == AF_UNIX && s->connected && (s->other || !datagram)) {
+  /* a peer without a name: the other end of a pair, which may be closed */
+  if (s->domain == AF_UNIX && s->connected &&
+      (s->other || !datagram || s->peer_size <= sizeof(sa_family_t))) {
     struct tt_desc *other = s->other && !s->other->done ? s->other : 0;
     fd = open_pair(state, desc, other);
   } else {
@@ -402,8 +332,7 @@ int tt_socket_open(struct tt_state *state, struct tt_desc *desc) {
     if (s->address_size && (!s->connected || datagram)) r = bind_again(s, fd);
     if (!r && s->listening) r = SC(SYS_listen, fd, s->backlog);
     if (r) report_unbound(state, desc, r);
-    if (datagram && s->connected) SC(SYS_connect, fd, s->peer, s->peer_size);
-    set_options(s, fd);
+    tt_options_set(state, desc, fd);
   }
   if (fd >= 0) SC(SYS_fcntl, fd, F_SETFL, desc->flags);
   return fd;

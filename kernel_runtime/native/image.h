@@ -73,8 +73,11 @@ enum tt_advice {
   TT_ADVICE_DONTDUMP = 8,
   TT_ADVICE_MERGEABLE = 16,
   TT_ADVICE_RANDOM = 32,
-  TT_ADVICE_SEQUENTIAL = 64
+  TT_ADVICE_SEQUENTIAL = 64,
+  TT_ADVICE_SEALED = 128 /* mseal(2): no advice, and given last */
 };
+
+#define TT_MSEAL 462 /* mseal(2), Linux 6.10: the same number on both machines */
 
 struct tt_image_range {
   uint64_t start, size;

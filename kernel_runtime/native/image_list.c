@@ -59,6 +59,7 @@ static void read_flags(struct tt_mapping *m, struct tt_text flags) {
     if (tt_text_is(word, "mg")) m->advice |= TT_ADVICE_MERGEABLE;
     if (tt_text_is(word, "rr")) m->advice |= TT_ADVICE_RANDOM;
     if (tt_text_is(word, "sr")) m->advice |= TT_ADVICE_SEQUENTIAL;
+    if (tt_text_is(word, "sl")) m->advice |= TT_ADVICE_SEALED;
     if (tt_text_is(word, "io") || tt_text_is(word, "pf")) m->kind = TT_UNREADABLE;
   }
 }

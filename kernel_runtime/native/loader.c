@@ -356,6 +356,11 @@ static void protect_all(const struct den *den) {
     if (SC(SYS_madvise, g->start, g->size, GUARD_INSTALL))
       must(SC(SYS_mprotect, g->start, g->size, PROT_NONE), "a guard region", 0);
   }
+  for (uint32_t i = 0; i < plan->maps; i++) {
+    const struct tt_image_map *m = &maps_of(plan)[i].map;
+    if (m->advice & TT_ADVICE_SEALED)
+      must(SC(TT_MSEAL, m->start, m->end - m->start, 0), "sealing memory", 0);
+  }
 }
 
 static void wait_until_reaped(int32_t pid) {

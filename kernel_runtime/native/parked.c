@@ -16,6 +16,7 @@
 
 #define MOST_LOST 1024
 #define WIPE_ON_FORK 18
+#define SEAL -1 /* no advice: mseal(2) */
 #define GUARD_INSTALL 102 /* madvise(2), Linux 6.13 */
 #define GUARD_REMOVE 103
 
@@ -129,6 +130,7 @@ static int note_advice(void) {
       error = note_lost(part.start, part.end, GUARD_INSTALL);
       if (!error) error = (int)SC(SYS_madvise, part.start, part.end - part.start, GUARD_REMOVE);
     }
+    if (!error && m->advice & TT_ADVICE_SEALED) error = note_lost(m->line.start, m->line.end, SEAL);
   }
   tt_work_end(&w);
   return error;
@@ -136,7 +138,10 @@ static int note_advice(void) {
 
 static void advise_again(void) {
   for (uint32_t i = 0; i < lost_count; i++)
-    SC(SYS_madvise, lost[i].range.start, lost[i].range.size, lost[i].advice);
+    if (lost[i].advice == SEAL)
+      SC(TT_MSEAL, lost[i].range.start, lost[i].range.size, 0);
+    else
+      SC(SYS_madvise, lost[i].range.start, lost[i].range.size, lost[i].advice);
 }
 
 /* --- before ------------------------------------------------------------------------------------ */

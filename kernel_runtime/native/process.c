@@ -3,6 +3,7 @@
 
 #include "memory.h"
 
+#include <linux/keyctl.h>
 #include <linux/prctl.h>
 #include <sys/wait.h>
 
@@ -62,6 +63,14 @@ static void report_children(struct tt_state *state) {
   for (struct tt_slot *s = state->stopped.first; s; s = s->next) report_children_of(state, s->tid);
 }
 
+/* Keys that belong to a thread or a process do not go to a clone of it: keyrings(7). */
+static void report_keyrings(struct tt_state *state) {
+  static const char *const rings[] = {"of the thread", "of the process"};
+  for (long i = 0; i < 2; i++)
+    if (SC(SYS_keyctl, KEYCTL_GET_KEYRING_ID, -1 - i, 0) > 0)
+      tt_report(&state->report, "keyring", rings[i], "its keys are not brought back");
+}
+
 static uint64_t hex_field(struct tt_state *state, const char *key) {
   struct tt_text value;
   return tt_text_field(tt_slurped(state), key, &value) ? tt_text_hex(&value) : 0;
@@ -99,6 +108,7 @@ int tt_process_describe(struct tt_state *state) {
     if (!state->directory) return -ENOMEM;
   }
   report_children(state);
+  report_keyrings(state);
   if (state->stopped.workers)
     tt_report(&state->report, "io_uring", "threads",
               "work that the kernel had in hand is not kept");

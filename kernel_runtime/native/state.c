@@ -44,3 +44,19 @@ char *tt_extent_add(struct tt_state *state, struct tt_extents *to, uint64_t offs
   state->aside_bytes += size;
   return data;
 }
+
+static const struct tt_slot *find_thread(const struct tt_state *state, int32_t tid) {
+  const struct tt_slot *s = state->stopped.first;
+  while (s && s->tid != tid) s = s->next;
+  return s;
+}
+
+int tt_is_thread(const struct tt_state *state, int32_t tid) {
+  return tid == state->leader.tid || find_thread(state, tid);
+}
+
+int32_t tt_woken_tid(const struct tt_state *state, int32_t tid) {
+  if (tid == state->leader.tid) return (int32_t)SC(SYS_gettid);
+  const struct tt_slot *s = find_thread(state, tid);
+  return s ? s->woken_tid : 0;
+}

@@ -79,7 +79,8 @@ enum tt_kind {
   TT_KIND_EVENTFD,
   TT_KIND_TIMERFD,
   TT_KIND_SIGNALFD,
-  TT_KIND_INOTIFY
+  TT_KIND_INOTIFY,
+  TT_KIND_PIDFD /* of the process itself */
 };
 
 struct tt_number { /* one descriptor number */
@@ -115,6 +116,14 @@ struct tt_pipe { /* all that is open on one pipe or FIFO */
   int made[2];                /* while waking */
 };
 
+struct tt_letter { /* a datagram that waits; sender: none where it has no name */
+  struct tt_letter *next;
+  struct tt_desc *sender;
+  char from[128];
+  size_t size;
+  char data[];
+};
+
 struct tt_socket {
   int domain, type, protocol, listening, backlog, shut;
   uint32_t address_size, peer_size, file_mode;
@@ -122,7 +131,10 @@ struct tt_socket {
   struct tt_desc *other;        /* the other end, when that is ours too */
   struct tt_option *options;
   struct tt_extents queue; /* one extent for each message, or for the stream */
-  int connected;           /* at the freeze */
+  struct tt_letter *letters;
+  void *filter; /* steps of a classic filter of packets */
+  uint32_t filter_steps, waiting; /* waiting: connections that were not accepted */
+  int connected; /* at the freeze */
 };
 
 struct tt_desc { /* an open file description */
@@ -135,7 +147,8 @@ struct tt_desc { /* an open file description */
   uint64_t dev, ino;
   int64_t offset; /* -1: none */
   char *path;
-  int done; /* while waking */
+  int signal, owner[2]; /* F_GETSIG; F_GETOWN_EX: type and id, 0: nobody is signalled */
+  int done;             /* while waking */
   struct tt_lock *locks;
   union {
     struct tt_object *object;
@@ -201,6 +214,10 @@ extern size_t tt_page;
 /* Read the whole file at path into state->text. 0 or -errno. */
 int tt_slurp(struct tt_state *state, const char *path);
 struct tt_text tt_slurped(const struct tt_state *state);
+
+/* Whether an id is that of a thread at the freeze; and which it has in the woken process, or 0. */
+int tt_is_thread(const struct tt_state *state, int32_t tid);
+int32_t tt_woken_tid(const struct tt_state *state, int32_t tid);
 
 /* A report line about the descriptor fd. */
 void tt_report_fd(struct tt_state *state, const char *kind, int fd, const char *detail);

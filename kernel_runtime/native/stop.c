@@ -44,6 +44,7 @@ int tt_thread_note(struct tt_thread *t) {
   if (SC(SYS_prctl, PR_GET_TID_ADDRESS, &t->clear_tid)) return TT_THREADS ? -ENOTSUP : 0;
   SC(SYS_get_robust_list, 0, &t->robust, &t->robust_size);
   SC(SYS_prctl, PR_GET_NAME, t->name);
+  t->slack = SC(SYS_prctl, PR_GET_TIMERSLACK);
   return 0;
 }
 
@@ -276,6 +277,7 @@ static int meet(struct look *look, int32_t tid) {
   slot->seen = 0;
   slot->affinity = 0;
   slot->sched = 0;
+  slot->disk_priority = -1;
   slot->error = 0;
   slot->sent = 0;
   slot->worker = 0;

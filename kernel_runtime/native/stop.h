@@ -22,6 +22,7 @@ struct tt_thread {
   void *robust;                      /* get_robust_list(2) */
   size_t robust_size;
   uint64_t pending; /* signals sent to this thread */
+  long slack;       /* PR_GET_TIMERSLACK, in ns */
   char name[TT_NAME_SIZE];
 };
 
@@ -45,6 +46,7 @@ struct tt_slot {
   uint64_t *affinity;
   size_t affinity_size;
   struct tt_sched *sched;
+  int32_t disk_priority; /* ioprio_get(2); -1: as the leader's */
   int32_t error; /* of noting, or of waking */
   int32_t woken_tid;
 };

@@ -3,6 +3,7 @@
 
 #include <linux/prctl.h>
 
+#define IOPRIO_WHO_PROCESS 1
 #define MOST_CPUS_BYTES 1024 /* sched_getaffinity(2): 8192 processors */
 
 enum gate { GATE_SHUT, GATE_OPEN };
@@ -15,7 +16,8 @@ static struct {
 /* --- describing ------------------------------------------------------------------------------ */
 
 static int note_scheduling(struct tt_arena *arena, struct tt_slot *slot,
-                           const struct tt_sched *ours, const char *cpus, long cpus_size) {
+                           const struct tt_sched *ours, long disk, const char *cpus,
+                           long cpus_size) {
   char mask[MOST_CPUS_BYTES];
   struct tt_sched sched;
   memset(&sched, 0, sizeof sched);
@@ -32,6 +34,8 @@ static int note_scheduling(struct tt_arena *arena, struct tt_slot *slot,
     if (!slot->sched) return -ENOMEM;
     *slot->sched = sched;
   }
+  long priority = SC(SYS_ioprio_get, IOPRIO_WHO_PROCESS, slot->tid);
+  if (priority >= 0 && priority != disk) slot->disk_priority = (int32_t)priority;
   return 0;
 }
 
@@ -41,8 +45,9 @@ int tt_threads_describe(struct tt_arena *arena, struct tt_stopped *stopped) {
   memset(&ours, 0, sizeof ours);
   long n = SC(SYS_sched_getaffinity, 0, sizeof cpus, cpus);
   SC(SYS_sched_getattr, 0, &ours, sizeof ours, 0);
+  long disk = SC(SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0);
   for (struct tt_slot *s = stopped->first; s; s = s->next) {
-    int error = note_scheduling(arena, s, &ours, cpus, n);
+    int error = note_scheduling(arena, s, &ours, disk, cpus, n);
     if (error) return error;
   }
   return 0;
@@ -132,6 +137,10 @@ static void come_back(void *arg) {
   if (slot->affinity && SC(SYS_sched_setaffinity, 0, slot->affinity_size, slot->affinity))
     slot->error |= 1;
   if (slot->sched && SC(SYS_sched_setattr, 0, slot->sched, 0)) slot->error |= 2;
+  if (slot->disk_priority >= 0 &&
+      SC(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, slot->disk_priority))
+    slot->error |= 4;
+  SC(SYS_prctl, PR_SET_TIMERSLACK, t->slack);
   for (int s = 1; s <= 64; s++)
     if (t->pending >> (s - 1) & 1) SC(SYS_tgkill, SC(SYS_getpid), SC(SYS_gettid), s);
   __atomic_fetch_add(&waking.ready, 1, __ATOMIC_RELEASE);

@@ -62,13 +62,6 @@ int tt_timers_describe(struct tt_state *state) {
 
 /* --- waking ------------------------------------------------------------------------------- */
 
-static int32_t woken_tid(struct tt_state *state, int32_t tid) {
-  if (tid == state->leader.tid) return (int32_t)SC(SYS_gettid);
-  for (struct tt_slot *s = state->stopped.first; s; s = s->next)
-    if (s->tid == tid) return s->woken_tid;
-  return 0;
-}
-
 static long make(struct tt_timer *t) {
   int32_t id = t->id;
   if (SC(SYS_prctl, PR_TIMER_CREATE_RESTORE_IDS_, 1) == 0) {
@@ -98,7 +91,7 @@ static struct tt_timer *take_lowest(struct tt_timer **list) {
 void tt_timers_make(struct tt_state *state) {
   while (state->timers) {
     struct tt_timer *t = take_lowest(&state->timers);
-    if (t->target) t->event.tid = woken_tid(state, t->target);
+    if (t->target) t->event.tid = tt_woken_tid(state, t->target);
     long r = make(t);
     if (!r) r = SC(SYS_timer_settime, t->id, 0, &t->left, 0);
     if (!r) continue;

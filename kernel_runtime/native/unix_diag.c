@@ -21,8 +21,10 @@ int tt_unix_parse(const char *answer, size_t size, struct tt_unix_facts *facts) 
     const char *value = answer + at + sizeof attribute;
     size_t value_size = length - sizeof attribute;
     if (attribute.rta_type == UNIX_DIAG_PEER && value_size >= 4) memcpy(&facts->peer_ino, value, 4);
-    if (attribute.rta_type == UNIX_DIAG_RQLEN && value_size >= sizeof(struct unix_diag_rqlen))
+    if (attribute.rta_type == UNIX_DIAG_RQLEN && value_size >= sizeof(struct unix_diag_rqlen)) {
+      memcpy(&facts->waiting, value, 4);     /* udiag_rqueue */
       memcpy(&facts->backlog, value + 4, 4); /* udiag_wqueue */
+    }
     if (attribute.rta_type == UNIX_DIAG_SHUTDOWN && value_size >= 1)
       facts->shutdown = (unsigned char)value[0];
     at += RTA_ALIGN(length);

@@ -7,6 +7,7 @@
 struct tt_unix_facts {
   uint32_t peer_ino; /* 0: none */
   uint32_t backlog;  /* of a listening socket */
+  uint32_t waiting;  /* connections that it has not accepted; else bytes or messages */
   int shutdown;      /* 1: receiving, 2: sending */
 };
 

@@ -72,7 +72,9 @@ static void report_threads(struct tt_state *state) {
     tt_note(&subject, s->thread.name);
     tt_report(&state->report, "thread", subject.text,
               s->error & 1 ? "does not run on the processors it was bound to"
-                           : "does not have its scheduling policy or nice value back");
+              : s->error & 2
+                  ? "does not have its scheduling policy or nice value back"
+                  : "does not have its priority at the disk back");
   }
 }
 
@@ -93,6 +95,7 @@ int tt_wake(struct tt_state *state, struct tt_waking *w, int listen_fd) {
   if (!w->ids.kept && state->stopped.count) tt_mutexes_reown(state);
   report_threads(state);
   tt_timers_make(state);
+  tt_fds_owners(state);
   tt_process_finish(state);
   int k = w->copy ? 1 : (int)state->wakes;
   uint64_t mask = state->mask;

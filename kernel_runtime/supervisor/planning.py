@@ -137,7 +137,7 @@ class Planner:
         files = target.capture("filesystem", engine="workspace")
         if only != "files":
             self.check_memory(target)
-            await self._plan_memory(plan)
+            await self.plan_memory(plan)
         if only != "process" and session.environment.enabled:
             plan.environment = session.environment.capture_of(target)
             if plan.environment is None:
@@ -184,7 +184,7 @@ class Planner:
                 ]
         return plan
 
-    async def _plan_memory(self, plan: Plan) -> None:
+    async def plan_memory(self, plan: Plan) -> None:
         """The most faithful captures of the target's memory. Raises RestoreRefused."""
         session = self._session
         plan.frozen = session.frozen.get(plan.target.id)

@@ -11,7 +11,7 @@ from kernel_runtime.engines.dill.carrying import may_be_missing
 from kernel_runtime.engines.dill.engine import NAME as DILL
 from kernel_runtime.engines.dill.engine import Loaded
 from kernel_runtime.engines.loaded import behind_s
-from kernel_runtime.errors import RestoreFailed, SandboxError
+from kernel_runtime.errors import RestoreFailed, RestoreRefused, SandboxError
 from kernel_runtime.supervisor.alternatives import way_to_another
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.durable import KIND, lost_lines
@@ -71,6 +71,13 @@ class Reviver(Planner):
 
     async def _alone(self, plan: Plan) -> Executor:
         """The process that a plan brings back, without children. Raises RestoreFailed."""
+        if plan.frozen is not None and self._session.engine.can_copy:
+            try:
+                executor = await self._exactly(plan, None)
+                plan.brought_by = self._session.engine.name
+                return executor
+            except RestoreFailed as error:
+                await self._give_up_frozen(plan, error)
         ways = [None] if plan.frozen is not None else list(plan.images)
         for left, image in zip(reversed(range(len(ways))), ways):
             try:
@@ -86,6 +93,25 @@ class Reviver(Planner):
                 plan.warnings.append(f"the process itself could not be brought back: {error}")
                 await self.stop_processes()  # what may have come up half way
         return await self.portably(plan)
+
+    async def _give_up_frozen(self, plan: Plan, error: RestoreFailed) -> None:
+        """Plan for what is on the disk, in place of a frozen process that cannot be woken.
+
+        Raises RestoreFailed where nothing is.
+        """
+        session = self._session
+        id = plan.target.id
+        if (frozen := session.frozen.pop(id, None)) is not None:
+            await session.engine.drop(frozen)
+        session.captures.set_process_state(id, "failed", str(error))
+        plan.target, plan.frozen = session.timeline[id], None
+        await self.stop_processes()  # what may have come up half way, and it itself
+        try:
+            await self.plan_memory(plan)
+        except RestoreRefused as refused:
+            raise RestoreFailed(f"{error} {refused}") from error
+        plan.tree = None  # was tried before
+        plan.warnings.append(f"what was written of it to the disk was taken: {error}")
 
     async def portably(self, plan: Plan) -> Executor:
         """A fresh process with the variables of a plan's copy; what is lost is in its warnings.
@@ -167,6 +193,10 @@ class Reviver(Planner):
             await session.engine.drop(frozen)
             raise
         session.captures.set_process_state(id, "ready", None)
+        plan.warnings += [
+            f"{note.kind}: {note.subject}{f': {note.detail}' if note.detail else ''}"
+            for note in frozen.not_captured  # what loading it found missing
+        ]
         return executor
 
     async def wake(self, frozen: Frozen) -> Executor:

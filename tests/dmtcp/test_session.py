@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -365,3 +366,31 @@ def _children(parent: int, word: str) -> list[int]:
             if int(fields[1]) == parent:
                 found.append(pid)
     return found
+
+
+def test_what_a_checkpoint_would_not_end_with_is_refused_by_name(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    """The session goes on; with the socket closed it is checkpointed as before."""
+    notebook = start_notebook(*ON_DEMAND, **document)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        notebook.run(f"import socket; it = iter('abc'); at = ('127.0.0.1', {port})")
+        notebook.run("out = socket.create_connection(at)")
+        assert f"over TCP to another program, at port {port}" in _refused(notebook)
+        notebook.run("out.close(); aim = socket.socket(type=socket.SOCK_DGRAM)")
+        notebook.run("aim.connect(at); x = next(it)")
+        assert "a datagram socket that is connected" in _refused(notebook)
+    notebook.run("aim.close()")
+    notebook.run("%checkpoint --label good")
+    notebook.run("next(it)")
+    assert notebook.run("%restore good").out.startswith("restored #")
+    assert notebook.run("x, next(it)").result == "('a', 'b')"
+
+
+def _refused(notebook: Any) -> str:
+    notebook.run("%checkpoint")
+    record = notebook.command("get", checkpoint=notebook.head()["number"])["checkpoint"]
+    process = next(c for c in record["captures"] if c["engine"] == "dmtcp")
+    assert process["state"] == "failed"
+    return str(process["error"])

@@ -456,9 +456,12 @@ def test_inotify_is_empty_and_named(world: World) -> None:
 
 
 def test_pidfd_reads_as_ended(world: World) -> None:
-    frozen, _ = frozen_and_killed(world, "p = os.pidfd_open(os.getpid())")
-    assert frozen.report[0][0] == "pidfd"
-    assert frozen.wake().value("len(select.select([p], [], [], 5)[0])") == 1
+    setup = "child = os.fork() or time.sleep(1000); p = os.pidfd_open(child)"
+    frozen, _ = frozen_and_killed(world, f"{setup}; own = os.pidfd_open(os.getpid())")
+    assert sum(line[0] == "pidfd" for line in frozen.report) == 1
+    woken = frozen.wake()
+    assert woken.value("len(select.select([p], [], [], 5)[0])") == 1
+    assert woken.value("error_of(signal.pidfd_send_signal, own, 0)") == "None"
 
 
 def test_descriptor_in_flight_is_named(world: World) -> None:

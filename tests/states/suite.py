@@ -134,7 +134,7 @@ WAYS: Final = {
             "dmtcp",
             ("--Supervisor.process_engine=dmtcp", "--Supervisor.auto=off"),
             missing=_no_dmtcp,
-            at_once=11,  # DMTCP 5.0 does not end a checkpoint of all of them
+            at_once=11,  # what disturbs others is found sooner
         ),
     )
 }
@@ -210,6 +210,12 @@ class Course:
         assert made.status == "ok", made.error or made.reply
         number = int(made.out.split("#")[1].split()[0])
         said = ""
+        if self.apart is not None and self.apart.dmtcp:
+            found = image(notebook, number, self.way.engine)
+            if found["state"] == "failed":
+                outcome = Outcome(NOT_CAPTURED, found["error"], self.apart.dmtcp)
+                self.outcomes[self.apart.name] = outcome
+                return self.outcomes
         if not self.way.in_place:
             said += json.dumps(self._captured(notebook, number))
         for program in chosen:

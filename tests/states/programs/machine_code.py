@@ -1,7 +1,5 @@
 """Code that was made at run time: a page of it, a callback that C calls."""
 
-# not over: dmtcp
-
 # %% setup
 import ctypes
 import mmap

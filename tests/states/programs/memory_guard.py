@@ -1,7 +1,5 @@
 """Guard pages within memory (MADV_GUARD_INSTALL, Linux 6.13)."""
 
-# not over: dmtcp
-
 # %% setup
 import ctypes
 import os

@@ -1,6 +1,6 @@
 """On which nodes memory is to lie (set_mempolicy, mbind)."""
 
-# not over: dmtcp
+# named: policy of memory
 
 # %% setup
 import ctypes

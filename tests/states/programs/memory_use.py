@@ -1,6 +1,6 @@
 """Advice on how memory will be used, dumped and inherited."""
 
-# not over: dmtcp
+# named: advice about memory
 
 # %% setup
 import ctypes

@@ -1,7 +1,5 @@
 """Mutexes of pthreads that are held: robust, recursive, that inherit priority, that check."""
 
-# not over: dmtcp
-
 # %% setup
 import ctypes
 import threading

@@ -1,6 +1,6 @@
 """A socket to the kernel (netlink), which belongs to a group."""
 
-# not over: dmtcp
+# named: netlink socket
 
 # %% setup
 import socket

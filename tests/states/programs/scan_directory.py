@@ -1,6 +1,6 @@
 """A listing of a directory, half read (os.scandir)."""
 
-# not over: dmtcp
+# named: half read
 
 # %% setup
 import os

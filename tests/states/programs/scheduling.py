@@ -1,6 +1,6 @@
 """The policy of scheduling, and the priority at the disk."""
 
-# not over: dmtcp
+# named: policy of scheduling|priority at the disk
 
 # %% setup
 import ctypes

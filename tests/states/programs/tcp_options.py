@@ -1,7 +1,5 @@
 """Sockets of TCP with options: two on one port, a backlog for fast opens, timeouts."""
 
-# not over: dmtcp
-
 # %% setup
 import socket
 

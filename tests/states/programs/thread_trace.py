@@ -1,7 +1,5 @@
 """What threading.settrace and setprofile give to new threads, and what that has noted."""
 
-# not over: dmtcp
-
 # %% setup
 import threading
 

@@ -1,6 +1,6 @@
 """Threads in select, poll, epoll, a read, accept, flock and sigwait."""
 
-# not over: dmtcp
+# named: lock:
 
 # %% setup
 import fcntl

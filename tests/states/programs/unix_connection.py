@@ -1,7 +1,8 @@
 """A connection over a Unix socket from the process to itself, and one of whole messages."""
 
-# not over: dmtcp
 # named: datagrams
+# dmtcp: a socket of whole messages whose other end is shut would end the process, so it is refused
+# apart: dmtcp
 
 # %% setup
 import socket
