@@ -13,6 +13,7 @@ import contextlib
 import os
 import select
 import socket
+import stat
 import struct
 from collections.abc import Container, Iterator
 from pathlib import Path
@@ -33,9 +34,12 @@ def sockets(own: Container[int]) -> list[str]:
     for fd in sorted(map(int, os.listdir("/proc/self/fd"))):
         if fd in own:
             continue
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as one:
-            if why := _reason(one):
-                found.append(f"descriptor {fd} ({why})")
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                continue  # it would not take over a copy of another descriptor, nor close it
+            with socket.socket(fileno=os.dup(fd)) as one:
+                if why := _reason(one):
+                    found.append(f"descriptor {fd} ({why})")
     return found + list(_elsewhere())
 
 

@@ -64,6 +64,8 @@ _NUMBERS: Final = {
     "keyctl": {"x86_64": 250, "aarch64": 219},
 }
 _REGISTRATIONS: Final = 512  # MEMBARRIER_CMD_GET_REGISTRATIONS, Linux 6.3
+_NO_RANDOMIZE: Final = 0x0040000
+"""ADDR_NO_RANDOMIZE, which each process has that DMTCP restarted."""
 _PR_GET_DUMPABLE: Final = 3
 _PR_SET_NAME: Final = 15
 _PR_GET_TIMERSLACK: Final = 30
@@ -246,7 +248,8 @@ def _memory() -> Notes:
                     kept[flag] += 1
     found += [[_ADVICE[flag], f"{count} regions", _LOST] for flag, count in kept.items()]
     with contextlib.suppress(OSError), open("/proc/self/numa_maps") as lines:
-        if any(line.split()[1] != "default" for line in lines):
+        # the nearest node is what a process gets by default; OpenBLAS (numpy) asks for it
+        if any(line.split()[1] not in ("default", "local") for line in lines):
             found.append(["setting", "policy of memory (mbind, set_mempolicy)", _LOST])
     return found
 
@@ -272,7 +275,7 @@ def _settings(libc: ctypes.CDLL) -> Settings:
         "interval timer": (interval, _LOST),
         "policy of scheduling": (os.sched_getscheduler(0), _LOST),
         "priority at the disk": (_call(libc, "ioprio_get", 1, 0), _LOST),
-        "personality": (libc.personality(0xFFFFFFFF), _LOST),
+        "personality": (libc.personality(0xFFFFFFFF) & ~_NO_RANDOMIZE, _LOST),
         "dumpable": (libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0), _LOST),
         "barriers (membarrier)": (_call(libc, "membarrier", _REGISTRATIONS, 0, 0), _LOST),
         "keyring of the thread": (_call(libc, "keyctl", 0, -1, 0) > 0, _LOST),
