@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -131,7 +133,15 @@ def server_with(book: Path) -> Iterator[None]:
             data=json.dumps(model).encode(),
             headers={"Authorization": "token t", "Content-Type": "application/json"},
         )
-        urllib.request.urlopen(request, timeout=PATIENCE).close()
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                urllib.request.urlopen(request, timeout=PATIENCE).close()
+                break
+            except urllib.error.URLError as error:  # the file is written before it listens
+                refused = isinstance(error.reason, ConnectionRefusedError)
+                assert refused and time.monotonic() < end, error
+                time.sleep(0.05)
         yield
     finally:
         process.terminate()
