@@ -184,10 +184,13 @@ class Planner:
                 ]
         return plan
 
-    async def plan_memory(self, plan: Plan) -> None:
-        """The most faithful captures of the target's memory. Raises RestoreRefused."""
+    async def plan_memory(self, plan: Plan, *, from_disk: bool = False) -> None:
+        """The most faithful captures of the target's memory. Raises RestoreRefused.
+
+        from_disk: the frozen process that there is could not be woken.
+        """
         session = self._session
-        plan.frozen = session.frozen.get(plan.target.id)
+        plan.frozen = None if from_disk else session.frozen.get(plan.target.id)
         if session.engine.name == "fork":
             await self._plan_tree(plan)
         if plan.frozen is not None and session.engine.can_copy:

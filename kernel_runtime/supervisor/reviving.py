@@ -73,11 +73,11 @@ class Reviver(Planner):
         """The process that a plan brings back, without children. Raises RestoreFailed."""
         if plan.frozen is not None and self._session.engine.can_copy:
             try:
-                executor = await self._exactly(plan, None)
+                executor = await self._from_frozen(plan)
                 plan.brought_by = self._session.engine.name
                 return executor
             except RestoreFailed as error:
-                await self._give_up_frozen(plan, error)
+                await self._plan_from_disk(plan, error)
         ways = [None] if plan.frozen is not None else list(plan.images)
         for left, image in zip(reversed(range(len(ways))), ways):
             try:
@@ -94,20 +94,22 @@ class Reviver(Planner):
                 await self.stop_processes()  # what may have come up half way
         return await self.portably(plan)
 
-    async def _give_up_frozen(self, plan: Plan, error: RestoreFailed) -> None:
-        """Plan for what is on the disk, in place of a frozen process that cannot be woken.
-
-        Raises RestoreFailed where nothing is.
-        """
-        session = self._session
-        id = plan.target.id
-        if (frozen := session.frozen.pop(id, None)) is not None:
-            await session.engine.drop(frozen)
-        session.captures.set_process_state(id, "failed", str(error))
-        plan.target, plan.frozen = session.timeline[id], None
-        await self.stop_processes()  # what may have come up half way, and it itself
+    async def _from_frozen(self, plan: Plan) -> Executor:
+        """Wake the frozen process, again where what was woken was killed. Raises RestoreFailed."""
         try:
-            await self.plan_memory(plan)
+            return await self._exactly(plan, None)
+        except RestoreFailed as error:
+            if not isinstance(error.__cause__, (ChildProcessError, ConnectionError)):
+                raise
+            await self.stop_processes()
+            return await self._exactly(plan, None)
+
+    async def _plan_from_disk(self, plan: Plan, error: RestoreFailed) -> None:
+        """Plan for what is on the disk, in place of a frozen process that could not be woken: that
+        is kept, as it may be another time. Raises RestoreFailed where nothing is on the disk."""
+        await self.stop_processes()  # what may have come up half way
+        try:
+            await self.plan_memory(plan, from_disk=True)
         except RestoreRefused as refused:
             raise RestoreFailed(f"{error} {refused}") from error
         plan.tree = None  # was tried before
@@ -185,13 +187,18 @@ class Reviver(Planner):
             return executor
         assert image is not None
         frozen = await session.images.load(plan.target, image)
+        old = session.frozen.pop(id, None)
         session.frozen[id] = frozen
         try:
             executor = await self.wake(frozen)
         except RestoreFailed:
             del session.frozen[id]
+            if old is not None:
+                session.frozen[id] = old
             await session.engine.drop(frozen)
             raise
+        if old is not None:
+            await session.engine.drop(old)
         session.captures.set_process_state(id, "ready", None)
         plan.warnings += [
             f"{note.kind}: {note.subject}{f': {note.detail}' if note.detail else ''}"
