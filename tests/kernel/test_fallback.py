@@ -74,6 +74,25 @@ BREAKS = [
             ),
         ),
     ),
+    Break("criu", "file missing", "cannot be read", "criu/*/files/pages-1.img"),
+    Break(
+        "criu",
+        "file damaged",
+        "does not hold what was written",
+        "criu/*/files/pages-1.img",
+        alters=True,
+    ),
+    Break("criu", "not authentic", "signature", "criu/*/manifest", alters=True),
+    Break("criu", "program gone", "there is no program", program=("criu", "")),
+    Break("criu", "program fails", "CRIU ended with exit status 1", program=("criu", "exit 1")),
+    Break("dmtcp", "image missing", "cannot be read", "dmtcp/*/*.dmtcp"),
+    Break(
+        "dmtcp", "image damaged", "does not hold what was written", "dmtcp/*/*.dmtcp", alters=True
+    ),
+    Break("dmtcp", "not authentic", "signature", "dmtcp/*/manifest", alters=True),
+    Break(
+        "dmtcp", "restart fails", "ended with exit status 1", program=("dmtcp_restart", "exit 1")
+    ),
 ]
 
 
