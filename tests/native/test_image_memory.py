@@ -117,7 +117,7 @@ def test_kinds_of_memory(any_world: World, images: Images, folder: Path) -> None
         assert woken.value("hidden()") == "hidden"
         assert again.stored_bytes < 6 << 20
     with another(kind) as world:
-        woken = load(images, again, world).wake()
+        woken = load(images, again, world, again=True).wake()
         assert woken.value("look()") == expected
         assert woken.value("hidden()") == "hidden"
 

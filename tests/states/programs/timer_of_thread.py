@@ -27,12 +27,12 @@ class AimedEvent(ctypes.Structure):
 
 
 def aimed_wait():
-    number = signal.SIGRTMIN + 9
-    signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    aimed_signal = signal.SIGRTMIN + 9
+    signal.pthread_sigmask(signal.SIG_BLOCK, [aimed_signal])
     aimed_ids.append(threading.get_native_id())
     aimed_ready.set()
     while True:
-        got = signal.sigtimedwait([number], 60)
+        got = signal.sigtimedwait([aimed_signal], 60)
         if got is not None:
             aimed_got.append(threading.get_native_id())
 
