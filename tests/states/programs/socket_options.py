@@ -1,4 +1,4 @@
-"""Options of sockets: of IP, of UDP, of TCP by name, and a filter of packets."""
+"""Options of sockets: of IP, of UDP, of TCP by option_name, and a filter of packets."""
 
 # named: option|filter
 
@@ -26,12 +26,12 @@ many_wanted = [
 ]
 
 
-def many_set(one, level, name, value):
+def many_set(one, level, option_name, value):
     try:
-        one.setsockopt(level, name, value)
+        one.setsockopt(level, option_name, value)
     except OSError:  # this Linux does not know it, or not for everybody
         return None
-    return one.getsockopt(level, name)
+    return one.getsockopt(level, option_name)
 
 
 def many_filter():
@@ -54,8 +54,8 @@ assert many_filter_then[:2] == (0, 1), many_filter_then
 
 # %% check
 many_now = [
-    None if expected is None else one.getsockopt(level, name)
-    for (one, level, name, _), expected in zip(many_wanted, many_expected)
+    None if expected is None else one.getsockopt(level, option_name)
+    for (one, level, option_name, _), expected in zip(many_wanted, many_expected)
 ]
 assert many_now == many_expected, (many_now, many_expected)
 assert many_tcp.getsockopt(socket.IPPROTO_TCP, 13, 16).rstrip(b"\0") == b"reno"

@@ -32,8 +32,8 @@ def aimed_wait():
     aimed_ids.append(threading.get_native_id())
     aimed_ready.set()
     while True:
-        got = signal.sigtimedwait([aimed_signal], 60)
-        if got is not None:
+        aimed_caught = signal.sigtimedwait([aimed_signal], 60)
+        if aimed_caught is not None:
             aimed_got.append(threading.get_native_id())
 
 
