@@ -1,4 +1,4 @@
-"""Options of sockets: of IP, of UDP, of TCP by option_name, and a filter of packets."""
+"""Options of sockets: of IP, of UDP, of TCP by name, and a filter of packets."""
 
 # named: option|filter
 
