@@ -152,7 +152,7 @@ class Environment:
     def _spawn(self) -> tuple[int, Any, Any]:
         in_r, in_w = os.pipe()
         out_r, out_w = os.pipe()
-        argv = [sys.executable, "-I", "-S", __file__]
+        argv = [sys.executable, "-B", "-I", "-S", __file__]  # -B: -I ignores that variable
         pid = self.do(self.sandbox.spawn(argv, {}, "/", {0: in_r, 1: out_w, 2: 2}))
         os.close(in_r)
         os.close(out_w)
