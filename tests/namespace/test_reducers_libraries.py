@@ -102,6 +102,35 @@ duckdb.sql("create table in_no_variable as select 5 as x"); rel = dk.sql("select
     assert not (tmp_path / "gone.db").exists()
 
 
+def test_tables_of_duckdb_without_arrow(tmp_path: Path) -> None:
+    """Rows of all types, and so many that one by one they would take minutes."""
+    pytest.importorskip("duckdb")
+    dumped = dump(
+        tmp_path,
+        """
+import duckdb
+dk = duckdb.connect()
+dk.execute("create type mood as enum ('sad', 'ok')")
+dk.execute('''create table t(n bigint, s varchar, d date, ts timestamp, de decimal(18, 3), l int[],
+    st struct(a int, b varchar), m map(varchar, int), u uuid, bl blob, iv interval, bo boolean,
+    h hugeint, tm time, mood mood)''')
+dk.execute('''insert into t values (1, 'x', '2020-01-01', '2020-01-01 10:11:12', 1.5, [1, null],
+    {'a': 1, 'b': 'z'}, map {'k': 1}, 'f81d4fae-7dec-11d0-a765-00a0c91e6bf6', 'ab', interval 3 day,
+    true, 170141183460469231731687303715884105727, '10:11:12', 'ok')''')
+dk.execute("insert into t (n) values (2)")
+dk.execute("create table large as select range as n, 'r' || range as s from range(100000)")
+before = str(dk.sql("select * from t").fetchall())
+""",
+    )
+    assert not dumped.lost
+    show = (
+        "print(str(dk.sql('select * from t').fetchall()) == before, "
+        "dk.sql('select count(*), sum(n), max(s) from large').fetchall())"
+    )
+    came = load(tmp_path, dumped, show)
+    assert came.printed == ["True [(100000, 4999950000, 'r99999')]\n"]
+
+
 def test_models_images_and_what_belongs_to_the_page(tmp_path: Path) -> None:
     for name in ("attr", "pydantic", "PIL", "polars", "pyarrow", "sklearn", "ipywidgets", "tqdm"):
         pytest.importorskip(name)

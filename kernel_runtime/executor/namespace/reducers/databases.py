@@ -16,6 +16,7 @@ from kernel_runtime.executor.namespace.registry import Context, NotKept, reducer
 
 _SETTINGS: Final = ("row_factory", "text_factory", "isolation_level", "autocommit")
 _CLOSED: Final = "a closed connection cannot be kept"
+_ROWS_AT_ONCE: Final = 20_000
 
 
 @reducer("sqlite3.Connection")
@@ -177,6 +178,22 @@ def _rows(relation: Any) -> Any:
     return relation.to_arrow_table() if "pyarrow" in sys.modules else relation.fetchall()
 
 
+def _insert(connection: Any, name: str, rows: list[Any]) -> None:
+    """Column by column, many rows at once: row by row a table of 100,000 takes minutes."""
+    import duckdb
+
+    kinds = [row[1] for row in connection.execute(f"DESCRIBE {name}").fetchall()]
+    columns = ", ".join(f"unnest(CAST(? AS {kind}[]))" for kind in kinds)
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        part = rows[start : start + _ROWS_AT_ONCE]
+        try:
+            lists = [list(column) for column in zip(*part)]
+            connection.execute(f"INSERT INTO {name} SELECT {columns}", lists)
+        except duckdb.Error:  # a type of which it has no lists
+            marks = ", ".join("?" * len(kinds))
+            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", part)
+
+
 def connect_duckdb(
     path: str | None, statements: list[str], tables: list[tuple[str, Any]], read_only: bool
 ) -> Any:
@@ -200,9 +217,7 @@ def connect_duckdb(
             connection.execute(sql)
     for name, rows in tables:
         if isinstance(rows, list):
-            if rows:
-                marks = ", ".join("?" * len(rows[0]))
-                connection.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+            _insert(connection, name, rows)
         else:
             connection.register("timetravel_rows", rows)
             connection.execute(f"INSERT INTO {name} SELECT * FROM timetravel_rows")
