@@ -1,5 +1,7 @@
 """Guard pages within memory (MADV_GUARD_INSTALL, Linux 6.13)."""
 
+# apart: dmtcp
+
 # %% setup
 import ctypes
 import os
