@@ -76,12 +76,11 @@ class UnderDmtcp:
         return [path.resolve()]
 
     async def begin(self, engine: object) -> None:
-        """Start the engine, where it is wanted. Raises EnvironmentRefused, DmtcpError."""
+        """Start the engine of a session that wanted it. Raises EnvironmentRefused, DmtcpError."""
         from kernel_runtime.engines.dmtcp import DmtcpEngine
 
         session = self._session
-        if not isinstance(engine, DmtcpEngine):
-            return
+        assert isinstance(engine, DmtcpEngine)
         directory = session.persistence.directory
         if directory is None:
             raise EnvironmentRefused(

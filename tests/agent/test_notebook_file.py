@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ import pytest
 from agent_world import agent
 
 from tests.conftest import PATIENCE
+from tests.servers import address
 
 Start = Callable[..., Any]
 
@@ -118,30 +117,18 @@ def server_with(book: Path) -> Iterator[None]:
     """A Jupyter server that has a session of the notebook, with an ordinary kernel."""
     command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"]
     command += ["--ServerApp.port=0", "--IdentityProvider.token=t"]
-    process = subprocess.Popen(
-        command, cwd=book.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    log = book.parent.parent / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=book.parent, stdout=output, stderr=output)
     try:
-        info = Path(os.environ["JUPYTER_RUNTIME_DIR"]) / f"jpserver-{process.pid}.json"
-        while not (info.exists() and info.read_text()):
-            with pytest.raises(subprocess.TimeoutExpired):  # it runs
-                process.wait(timeout=0.1)
-        url = json.loads(info.read_text())["url"]
+        url = address(process, Path(os.environ["JUPYTER_RUNTIME_DIR"]), log)
         model = {"path": book.name, "type": "notebook", "name": "", "kernel": {"name": "python3"}}
         request = urllib.request.Request(
             f"{url}api/sessions",
             data=json.dumps(model).encode(),
             headers={"Authorization": "token t", "Content-Type": "application/json"},
         )
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                urllib.request.urlopen(request, timeout=PATIENCE).close()
-                break
-            except urllib.error.URLError as error:  # the file is written before it listens
-                refused = isinstance(error.reason, ConnectionRefusedError)
-                assert refused and time.monotonic() < end, error
-                time.sleep(0.05)
+        urllib.request.urlopen(request, timeout=PATIENCE).close()
         yield
     finally:
         process.terminate()

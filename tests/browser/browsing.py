@@ -16,6 +16,8 @@ from typing import Any
 import nbformat
 import pytest
 
+from tests.servers import address
+
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 AXE = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
 TOKEN = "browser-test"
@@ -75,24 +77,11 @@ def running_server(
     with (root / "server.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=notebooks, env=env, stdout=log, stderr=log)
     try:
-        url = _address(process, runtime, root / "server.log")
+        url = address(process, runtime, root / "server.log")
         yield Server(url, notebooks, runtime)
     finally:
         process.terminate()
         process.wait(timeout=60)
-
-
-def _address(process: subprocess.Popen[bytes], folder: Path, log: Path) -> str:
-    """The address that the server writes down when it listens."""
-    info = folder / f"jpserver-{process.pid}.json"
-    while True:
-        if info.exists() and (text := info.read_text()):
-            return str(json.loads(text)["url"])
-        try:
-            process.wait(timeout=0.1)
-        except subprocess.TimeoutExpired:
-            continue
-        pytest.fail(log.read_text())
 
 
 @dataclass

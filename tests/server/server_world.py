@@ -20,6 +20,7 @@ import pytest
 from jupyter_client import BlockingKernelClient
 
 from tests.conftest import PATIENCE, ROOT, open_up
+from tests.servers import address
 
 BASE = "/user/name/"
 """As a hub gives it."""
@@ -179,7 +180,7 @@ def running(root: Path, *arguments: str, **more: str) -> Iterator[Server]:
     server: Server | None = None
     try:
         server = Server(
-            _address(process, Path(env["JUPYTER_RUNTIME_DIR"]), log), root, log, env, process
+            address(process, Path(env["JUPYTER_RUNTIME_DIR"]), log), root, log, env, process
         )
         yield server
     finally:
@@ -189,19 +190,6 @@ def running(root: Path, *arguments: str, **more: str) -> Iterator[Server]:
         process.wait(timeout=60)
         if (root / "store").exists():
             open_up(root / "store")
-
-
-def _address(process: subprocess.Popen[bytes], folder: Path, log: Path) -> str:
-    """The address that the server writes down when it listens."""
-    info = folder / f"jpserver-{process.pid}.json"
-    while True:
-        if info.exists() and (text := info.read_text()):
-            return str(json.loads(text)["url"])
-        try:
-            process.wait(timeout=0.1)
-        except subprocess.TimeoutExpired:
-            continue
-        pytest.fail(log.read_text())
 
 
 def messages(answer: httpx.Response) -> Iterator[dict[str, Any]]:
