@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -23,6 +23,8 @@ PURPOSE = "checkpoint 1"
 """Of the signatures of rows."""
 
 ReadVariables = Callable[[str], Mapping[str, Summary]]
+Refs = list[tuple[str, str, str]]
+"""Kind, engine and name of data."""
 
 
 def write_checkpoint(
@@ -194,8 +196,35 @@ def read_seals(connection: Connection, timeline_id: str) -> dict[str, Seal]:
 
 def signed_text(timeline_id: str, checkpoint: Checkpoint) -> bytes:
     """What the signature covers: which data belongs to which checkpoint."""
-    refs = sorted([c.kind, c.engine, c.ref] for c in checkpoint.captures if c.ref and c.is_durable)
-    return json.dumps([timeline_id, checkpoint.id, checkpoint.number, refs]).encode("ascii")
+    return text_to_sign(timeline_id, checkpoint, durable_refs(checkpoint.captures))
+
+
+def text_to_sign(timeline_id: str, checkpoint: Checkpoint, refs: Refs) -> bytes:
+    """Likewise, for other data than it names itself."""
+    return json.dumps(
+        [timeline_id, checkpoint.id, checkpoint.number, sorted(map(list, refs))]
+    ).encode("ascii")
+
+
+def durable_refs(captures: Iterable[Capture]) -> Refs:
+    """Kind, engine and name of all data that outlives the supervisor."""
+    return [(c.kind, c.engine, c.ref) for c in captures if c.ref and c.is_durable]
+
+
+def read_signed(connection: Connection, checkpoint_id: str) -> tuple[str | None, Refs]:
+    """The signature of a checkpoint and what of it is durable, both of one moment."""
+    found = connection.execute(
+        "SELECT seals.signature, kind, engine, state, ref FROM (SELECT ?1 AS id)"
+        " LEFT JOIN seals ON seals.checkpoint = id LEFT JOIN captures ON captures.checkpoint = id",
+        (checkpoint_id,),
+    ).fetchall()
+    columns = connection.columns
+    signature = columns.read("seals.signature", found[0][0], checkpoint_id)
+    return signature, durable_refs(
+        Capture(kind, engine, state, ref=columns.read_ref(ref))
+        for _, kind, engine, state, ref in found
+        if kind is not None
+    )
 
 
 def digest_of_row(checkpoint: Checkpoint, signature: str | None) -> str:

@@ -21,20 +21,21 @@ class Signatures:
     def authenticate(self, timeline_id: str, checkpoint: Checkpoint) -> None:
         """Return if a session of this user's has stored this checkpoint with these captures.
 
-        Must be called before a session is loaded from one of its captures. Raises NotAuthentic,
+        Must be called before a session is loaded from one of its captures. It may have more of
+        them by now, or other ones: a kernel writes them while it goes on. What is signed is
+        what is stored, and what the caller knows must be among that. Raises NotAuthentic,
         NotTrusted, KeyUnusable, StoreError.
         """
-        with self._file.reading():
-            row = self._file.connection.execute(
-                "SELECT signature FROM seals WHERE checkpoint = ?", (checkpoint.id,)
-            ).fetchone()
-        with self._file.decoding():
-            read = self._file.connection.columns.read
-            signature = read("seals.signature", row[0], checkpoint.id) if row else None
-        self._check(timeline_id, checkpoint, signature)
+        with self._file.reading_and_decoding():
+            signature, stored = rows.read_signed(self._file.connection, checkpoint.id)
+        self._check(timeline_id, checkpoint, signature, stored)
+        if not set(rows.durable_refs(checkpoint.captures)) <= set(stored):
+            raise NotAuthentic(f"Checkpoint #{checkpoint.number}")
 
-    def _check(self, timeline_id: str, checkpoint: Checkpoint, signature: str | None) -> None:
-        text = rows.signed_text(timeline_id, checkpoint)
+    def _check(
+        self, timeline_id: str, checkpoint: Checkpoint, signature: str | None, refs: rows.Refs
+    ) -> None:
+        text = rows.text_to_sign(timeline_id, checkpoint, refs)
         self._keys.check(rows.PURPOSE, text, signature, f"Checkpoint #{checkpoint.number}")
 
     def note_doubtful(self, timeline_id: str, checkpoints: Iterable[Checkpoint]) -> None:
@@ -44,7 +45,9 @@ class Signatures:
             if checkpoint.has_durable_session:
                 try:
                     seal = seals.get(checkpoint.id)
-                    self._check(timeline_id, checkpoint, seal.signature if seal else None)
+                    signature = seal.signature if seal else None
+                    refs = rows.durable_refs(checkpoint.captures)
+                    self._check(timeline_id, checkpoint, signature, refs)
                 except (NotAuthentic, KeyUnusable):
                     self._doubtful.add(checkpoint.id)
 

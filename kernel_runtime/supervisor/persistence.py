@@ -223,8 +223,11 @@ class Persistence:
         """See that what a checkpoint names on the disk is this user's. Raises StoreError."""
         if self._store is None:
             raise StoreError("The store is closed.")
-        await self.written()
-        await asyncio.to_thread(self._store.authenticate, timeline.id, checkpoint)
+        # in the worker, after the writes that were submitted before: those are the checkpoint
+        # as it is now, not as it was when the caller looked
+        await asyncio.get_running_loop().run_in_executor(
+            self._worker, self._store.authenticate, timeline.id, timeline[checkpoint.id]
+        )
 
     def namespaces(self) -> set[str]:
         """The manifests that some checkpoint of the store names. In any thread.

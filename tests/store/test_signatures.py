@@ -72,6 +72,18 @@ def test_after_a_restart_all_is_as_it_was(stored, reopen):
     store.authenticate(timeline.id, changed)
 
 
+def test_what_was_written_since_the_caller_looked(stored, reopen):
+    """A restore looks at a checkpoint while its captures are still being written."""
+    store = reopen()
+    timeline = load(store)
+    seen = timeline.resolve(1)
+    store.save(timeline.state, [seen.with_capture(Capture("process", "criu", "ready", 5, B))])
+    store.authenticate(timeline.id, seen)
+    store.save(timeline.state, [replace(seen, captures=())])
+    with pytest.raises(NotAuthentic, match="altered"):
+        store.authenticate(timeline.id, seen)
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -262,6 +263,27 @@ def test_the_index_saves_reading_after_a_restart(make_world: Make) -> None:
     world.write("d/3", "spoilt")
     world.restore(b.id)
     assert_same(before, world.picture())
+
+
+def test_a_mount_elsewhere_costs_no_reading_after_a_restart(make_world: Make) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("missing ability: to mount")
+    world = make_world()
+    for number in range(10):
+        world.write(f"d/{number}", str(number) * 2000)
+    world.capture()
+    world.write("d/3", "written late")
+    time.sleep(0.05)
+    elsewhere = world.base / "elsewhere"
+    elsewhere.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(elsewhere)], check=True)
+    try:
+        world.reopen()
+        a = world.capture()
+    finally:
+        subprocess.run(["umount", str(elsewhere)], check=True)
+    assert world.engine._capturer.content.read_bytes == len("written late")
+    assert content(world, a.id, b"d/3") == b"written late"
 
 
 def test_a_directory_deleted_and_made_again(make_world: Make) -> None:

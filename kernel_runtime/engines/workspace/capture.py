@@ -28,7 +28,13 @@ from kernel_runtime.engines.workspace.scan import (
 )
 from kernel_runtime.engines.workspace.snapshots import build_trees, notes_below, write_manifest
 from kernel_runtime.engines.workspace.state import DirState, Key, Known
-from kernel_runtime.engines.workspace.watch import Overflow, Watch, WatchRefused
+from kernel_runtime.engines.workspace.watch import (
+    MountsChanged,
+    Noticed,
+    Overflow,
+    Watch,
+    WatchRefused,
+)
 from kernel_runtime.store.blobs import BlobError, BlobStore, BlobStoreFull, Digest, digest_of
 
 _SAVE_INDEX_FROM: Final = 1000
@@ -166,7 +172,7 @@ class Capturer:
 
     def _update(self, patterns: tuple[str, ...], dirty: Dirty) -> tuple[str, int]:
         """Bring all roots up to date; how that was done, and the number of changes."""
-        noticed: dict[DirState, set[bytes]] | None = None
+        noticed: Noticed | None = None
         if self.watch is not None and self._complete:
             with contextlib.suppress(Overflow):
                 noticed = self._notices()
@@ -219,7 +225,7 @@ class Capturer:
                 self._scan(root, scanner, rules, fd, fresh=False)
             return self._done(scanner)
 
-    def _notices(self) -> dict[DirState, set[bytes]]:
+    def _notices(self) -> Noticed:
         """What was reported since the last capture. Raises Overflow.
 
         What was read too soon after its last change, and not reported since, is trusted from
@@ -230,7 +236,15 @@ class Capturer:
         if self.watch is None:
             self._young = []
             return {}
-        noticed = self.watch.drain()
+        try:
+            noticed = self.watch.drain()
+        except MountsChanged as changed:
+            self._trust_older(changed.noticed, now)  # files stay who they are below a mount
+            raise
+        self._trust_older(noticed, now)
+        return noticed
+
+    def _trust_older(self, noticed: Noticed, now: int) -> None:
         reported = {
             id(state.files[name])
             for state, names in noticed.items()
@@ -246,7 +260,6 @@ class Capturer:
             else:
                 waiting.append((known, ready))
         self._young = waiting
-        return noticed
 
     def _watched(self, root: Root) -> bool:
         watch, state = self.watch, root.state
@@ -286,7 +299,7 @@ class Capturer:
         scanner: Scanner,
         top: DirState,
         root_fd: int,
-        noticed: dict[DirState, set[bytes]],
+        noticed: Noticed,
         dirty: Dirty,
     ) -> bool:
         """Look at the names that were reported, and at files mapped by a process.

@@ -42,8 +42,20 @@ _SHARE: Final = 2
 """Of the user's watches we take one part in so many: editors need some too."""
 
 
+Noticed = dict[DirState, set[bytes]]
+"""Names in directories."""
+
+
 class Overflow(Exception):
     """Notices were lost, or a filesystem was mounted or unmounted: everything must be scanned."""
+
+
+class MountsChanged(Overflow):
+    """A filesystem was mounted somewhere, perhaps here. No notice was lost: ``noticed``."""
+
+    def __init__(self, noticed: Noticed) -> None:
+        super().__init__()
+        self.noticed = noticed
 
 
 class WatchRefused(Exception):
@@ -127,10 +139,10 @@ class Watch:
             with contextlib.suppress(OSError):  # the kernel removes it with the directory
                 linux.inotify_rm_watch(self._fd, number)
 
-    def drain(self) -> dict[DirState, set[bytes]]:
-        """What was reported since the last call: names in directories. Raises Overflow."""
-        changed: dict[DirState, set[bytes]] = {}
-        overflow = bool(self._poll.poll(0))
+    def drain(self) -> Noticed:
+        """What was reported since the last call. Raises Overflow, MountsChanged."""
+        changed: Noticed = {}
+        mounted, overflow = bool(self._poll.poll(0)), False
         while True:
             try:
                 data = os.read(self._fd, 1 << 16)
@@ -147,6 +159,8 @@ class Watch:
                 self._note(number, mask, name, changed)
         if overflow:
             raise Overflow
+        if mounted:
+            raise MountsChanged(changed)
         return changed
 
     def close(self) -> None:
@@ -154,9 +168,7 @@ class Watch:
         os.close(self._fd)
         os.close(self._mounts)
 
-    def _note(
-        self, number: int, mask: int, name: bytes, changed: dict[DirState, set[bytes]]
-    ) -> None:
+    def _note(self, number: int, mask: int, name: bytes, changed: Noticed) -> None:
         state = self._directories.get(number)
         if state is not None:
             names = changed.setdefault(state, set())
