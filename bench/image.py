@@ -1,6 +1,6 @@
 """What a process image costs, against copying and hashing, and a restore against a fresh kernel.
 
-    python bench/image.py [SIZE_MIB ...]
+    python bench/image.py [--encrypted] [SIZE_MIB ...]
 
 For each size, a session with an array of random bytes and polars loaded: writing its image next to
 copying and hashing as many bytes (BLAKE2b, one thread); the first image of another kernel of the
@@ -9,7 +9,8 @@ and, with everything killed, the time from a new sandbox to the first answer of 
 the start of a stock ipykernel until it has answered. Medians where there are several; all in one
 run. The writer has a low priority: on a busy machine it waits for the others, so processor
 time is shown too: of the thread that takes the image in, and of copying and hashing in one. What
-the writing process itself takes comes on top, a third of a second for each GB. Needs cc.
+the writing process itself takes comes on top, a third of a second for each GB. --encrypted: in an
+encrypted store. Needs cc.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from jupyter_client.manager import start_new_kernel  # noqa: E402
 from native_harness import World  # noqa: E402
 
 from kernel_runtime.engines.mapped_files import FileDigests  # noqa: E402
+from kernel_runtime.store import encryption  # noqa: E402
+from kernel_runtime.store.encryption import Secret  # noqa: E402
 from kernel_runtime.store.images import ImageStore  # noqa: E402
 from kernel_runtime.store.keys import Keys  # noqa: E402
 
@@ -129,8 +132,11 @@ def main() -> None:
     native_build.built_loader()
     fresh = fresh_kernel()
     first = True
-    for mib in [int(a) for a in sys.argv[1:]] or [20, 1024]:
+    encrypted = "--encrypted" in sys.argv
+    for mib in [int(a) for a in sys.argv[1:] if a != "--encrypted"] or [20, 1024]:
         with tempfile.TemporaryDirectory() as folder:
+            if encrypted:
+                encryption.turn_on(pathlib.Path(folder), Secret(os.urandom(32)), "hkdf-sha256")
             row = measure(mib, Images(pathlib.Path(folder)))
         row["cpu/c+h"] = row["cpu"] / row["copy+hash cpu"]
         row["next/c+h"] = row["next cpu"] / row["copy+hash cpu"]

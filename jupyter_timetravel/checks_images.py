@@ -28,7 +28,7 @@ def check_images() -> Finding:
     return Finding(
         FINE,
         "An image of a process holds all of its memory, passwords and keys too; only you can read "
-        "it. Supervisor.images=False writes none, nor does an encrypted store.",
+        "it. Supervisor.images=False writes none; an encrypted store seals them.",
     )
 
 

@@ -22,6 +22,7 @@ from kernel_runtime.store.database import Store, open_store
 from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.documents import DocumentStore
 from kernel_runtime.store.encryption import EncryptionRefused, Kdf, Secret
+from kernel_runtime.store.images import ImageStore
 from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.timeline.text import plural, size_text
 
@@ -115,7 +116,8 @@ def told(directory: Path) -> list[str]:
         (_room(_backups(directory)), "a list of checkpoints of an earlier version, likewise"),
         (_room([directory / "held"]), "whole files too large to copy, from before: they are links"),
         (
-            _room(directory / name for name in ("images", "criu", "criu-libraries")),
+            _room(ImageStore(directory).plain())
+            + _room(directory / name for name in ("criu", "criu-libraries")),
             "processes written before: they go with their checkpoints",
         ),
         (

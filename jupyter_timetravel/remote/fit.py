@@ -40,7 +40,7 @@ def lines_here(checkpoint: Checkpoint, store: Path) -> list[str]:
     """Likewise, of a checkpoint in a store. Raises StoreError."""
 
     def image(ref: str) -> bytes:
-        return (ImageStore(store).path / ref / "manifest").read_bytes()
+        return ImageStore(store).manifest_text(ref)
 
     return _lines(checkpoint, image, NamespaceStore(store).get)
 
@@ -65,7 +65,7 @@ def _image(ref: str, read: Callable[[str], bytes]) -> str:
     try:
         details = json.loads(read(ref).partition(b"\n")[2])["details"]
         why = machine.misfits(details.get("machine", {}))
-    except (Missing, OSError, ValueError, KeyError, TypeError) as error:
+    except (Missing, StoreError, OSError, ValueError, KeyError, TypeError) as error:
         return f"no, it cannot be read ({one_line(str(error), 100)})"
     if why:
         return f"no, {'; '.join(why)}"

@@ -134,7 +134,7 @@ class Pull:
         if not self._blobs.is_encrypted:
             return checkpoint
         captures = tuple(
-            replace(c, state="evicted", ref=None, error="an encrypted store has no images")
+            replace(c, state="evicted", ref=None, error="not kept in an encrypted store")
             if c.kind == "process" and c.state == "ready"
             else c
             for c in checkpoint.captures

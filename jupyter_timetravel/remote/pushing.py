@@ -199,6 +199,12 @@ class Push:
         return ours, listing.merged(lists)
 
     def _images_of(self, checkpoints: Iterable[Checkpoint]) -> dict[str, dict[str, Path]]:
+        if self._seal is not None:
+            raise PushRefused(
+                self._session.notebook,
+                "processes are sealed for this store alone, which is encrypted.",
+                "Push without --images: the variables are enough to go on.",
+            )
         store = ImageStore(self._session.store.directory)
         return {
             c.ref: files_of(store, c.ref)

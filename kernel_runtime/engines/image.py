@@ -195,7 +195,7 @@ def keep_out_of_reach(image: OpenImage, directory: Path) -> None:
     rights of the mount by which it was opened: so they are opened by one that is read-only. Where
     that cannot be had (Linux before 5.12, no CAP_SYS_ADMIN), nothing is mapped.
     """
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or image.sealed:  # what was sealed is read, and in memory by now
         return
     try:
         mount = linux.open_tree(str(directory), linux.OPEN_TREE_CLONE | linux.OPEN_TREE_CLOEXEC)

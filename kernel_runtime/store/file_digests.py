@@ -1,6 +1,7 @@
 """Digests of files that images refer to, kept for all kernels of a store: libraries are read once.
 
-One file, ``<store>/images/files``: a signature and JSON, written whole and renamed into its place.
+One file, ``<store>/images/files``: a signature and JSON, written whole and renamed into its place;
+sealed in an encrypted store, as a digest tells who can guess a file that it is that one.
 What cannot be read or is not ours is done without; it costs time alone.
 
 A digest is kept for a file's device, inode, size, mtime and ctime. Nobody but root can set a ctime
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from kernel_runtime.hashing import AT_ONCE, digests
+from kernel_runtime.store import encryption
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.paths import save
@@ -55,7 +57,7 @@ class KeptDigests:
     """The digests of one store. Thread safe; several processes may use it at once."""
 
     def __init__(self, directory: Path, keys: Keys) -> None:
-        """directory: that of the images. Nothing is read or made before it is needed."""
+        """directory: below the store's. Nothing is read or made before it is needed."""
         self._path = directory / NAME
         self._keys = keys
         self._lock = threading.Lock()
@@ -87,14 +89,20 @@ class KeptDigests:
             scratch = self._path.with_name(f"{NAME}-{secrets.token_hex(8)}")
             with contextlib.suppress(OSError, StoreError):
                 try:
-                    save(scratch, self._keys.sign(_PURPOSE, body).encode() + b"\n" + body)
+                    signed = self._keys.sign(_PURPOSE, body).encode() + b"\n" + body
+                    cipher = encryption.cipher_of(self._path.parents[1])
+                    save(scratch, cipher.seal(signed, _PURPOSE) if cipher else signed)
                     os.replace(scratch, self._path)
                 finally:
                     scratch.unlink(missing_ok=True)
 
     def _read(self) -> dict[Key, str]:
         try:
-            signature, _, body = self._path.read_bytes().partition(b"\n")
+            signed = self._path.read_bytes()
+            cipher = encryption.cipher_of(self._path.parents[1])
+            if cipher:
+                signed = cipher.open(signed, _PURPOSE)
+            signature, _, body = signed.partition(b"\n")
             self._keys.check(_PURPOSE, body, signature.decode("ascii", "replace"), str(self._path))
             return {
                 (dev, ino, size, mtime, ctime): digest

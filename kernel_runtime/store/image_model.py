@@ -11,6 +11,7 @@ from typing import Any, Final
 from kernel_runtime.store.digests import Digest
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.image_format import Plan
+from kernel_runtime.store.image_pages import Known
 
 PAGE_FILE: Final = "pages.ttpages"  # the suffix is known to native/image_list.c
 
@@ -84,6 +85,11 @@ class OpenImage:
     manifest: dict[str, Any]
     plan: bytes
     page_files: list[int] = field(default_factory=list)
+
+    @property
+    def sealed(self) -> list[Known]:
+        """What is known of each of its page files where they are sealed, else nothing."""
+        return [Known(*one) for one in self.manifest.get("sealed", ())]
 
     @property
     def files(self) -> list[FileInUse]:

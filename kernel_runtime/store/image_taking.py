@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, Final
+from typing import Final
 
 from kernel_runtime.hashing import digests
 from kernel_runtime.store.image_format import (
@@ -30,6 +30,7 @@ from kernel_runtime.store.image_format import (
     mark_lazy,
 )
 from kernel_runtime.store.image_model import FileInUse
+from kernel_runtime.store.image_pages import Output, Pages
 
 BLOCK: Final = 64 << 10
 BLOCK_ENTRY: Final = struct.Struct("=QQ32s")
@@ -48,9 +49,14 @@ _RECORD_MOST: Final = 1 << 17
 class Base:
     """The image before, for what is in it already."""
 
-    def __init__(self, names: list[str], plan: Plan, blocks: bytes, fds: Sequence[int]) -> None:
-        """names: whose the page files are that fds are open on."""
+    def __init__(
+        self, names: list[str], plan: Plan, blocks: bytes, pages: Sequence[Pages], *, sealed: bool
+    ) -> None:
+        """names: whose the page files are. sealed: it costs as much to see what is in them as to
+        hash it, so what is the same is told by its digest."""
         self.names = names
+        self._views = pages
+        self._is_sealed = sealed
         self._runs = RunList(plan.runs)
         self._found: tuple[int, int] | None = None
         self._behind = 0
@@ -59,17 +65,17 @@ class Base:
         for start, size, digest in BLOCK_ENTRY.iter_unpack(blocks):
             self._digests[start, size] = digest
             self._places[digest] = (start, size)
-        self._views = [
-            mmap.mmap(fd, 0, prot=mmap.PROT_READ) if os.fstat(fd).st_size else None for fd in fds
-        ]
 
-    def find(self, digest: bytes, size: int) -> list[Segment] | None:
-        """Where a block with that digest is: behind the one that was found before, if it can be.
+    def find(self, digest: bytes, start: int, size: int) -> list[Segment] | None:
+        """Where a block with that digest is: at its address, or behind the one that was found
+        before, if it can be.
 
         So that what was in one piece stays in one: a large piece can be mapped. For the same reason
         one block does not stand for many (an array of ones).
         """
-        place = self._behind, size
+        place = start, size
+        if self._digests.get(place) != digest:
+            place = self._behind, size
         if self._digests.get(place) != digest:
             found = self._places.get(digest)
             if found is None or found == self._found:
@@ -80,6 +86,8 @@ class Base:
 
     def same(self, start: int, new: bytes) -> tuple[bytes, list[Segment]] | None:
         """Digest and place of the block at that address, if it has these bytes."""
+        if self._is_sealed:
+            return None
         digest = self._digests.get((start, len(new)))
         segments = self._segments(start, len(new)) if digest else None
         if digest is None or segments is None:
@@ -87,7 +95,6 @@ class Base:
         at = 0
         for size, page_file, offset in segments:
             view = self._views[page_file]
-            assert view is not None  # a run of an empty file would be no run
             if view[offset : offset + size] != (new if size == len(new) else new[at : at + size]):
                 return None
             at += size
@@ -105,20 +112,18 @@ class Base:
                 yield part, None, b""
                 continue
             view = self._views[part.page_file]
-            assert view is not None
             yield part.size, part, view[part.offset : part.offset + part.size]
 
     def close(self) -> None:
         """Unmap the page files."""
         for view in self._views:
-            if view is not None:
-                view.close()
+            view.close()
 
 
 class Taking:
     """One image on its way in. Page file 0 is its own, the others are the base's."""
 
-    def __init__(self, pages: BinaryIO, base: Base | None) -> None:
+    def __init__(self, pages: Output, base: Base | None) -> None:
         self._pages = pages
         self._base = base
         self._end = 0
@@ -200,7 +205,7 @@ class Taking:
 
     def _place(self, start: int, new: bytes, digest: bytes) -> list[Segment]:
         """Where a block is that is not the base's there; it is stored where it is nowhere yet."""
-        known = self._base.find(digest, len(new)) if self._base else None
+        known = self._base.find(digest, start, len(new)) if self._base else None
         return _ours(known) if known else self._store(start, new)
 
     def _store(self, start: int, new: bytes) -> list[Segment]:

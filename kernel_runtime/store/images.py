@@ -21,6 +21,11 @@ a byte of the image is mapped: an image is code. A page file **must not** be cha
 may have it mapped: deleting it is no change. An image **must** be on the disk before its directory
 gets its name.
 
+In an encrypted store (encryption.py) manifest, plan and blocks are sealed as a whole, page files in
+pieces (image_pages.py), and there is no seal: a piece that opens is the one that was written. What
+an image needs is opened into memory then, so a restore costs more for a larger one. An image from
+before the store was encrypted stays as it is, and is no base of those that follow.
+
 Page files are mapped on demand, so they are not read when an image is opened. The *seal* has the
 inode, size and times of the page file, as they were when it was written; as long as they are the
 same, nobody but root has written to it (the system sets ctime, and nobody can set it back). If they
@@ -42,6 +47,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
+from kernel_runtime.store import encryption
+from kernel_runtime.store.cipher import Altered, Cipher
 from kernel_runtime.store.digests import Digest, digest_of
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.file_digests import KeptDigests
@@ -55,6 +62,7 @@ from kernel_runtime.store.image_model import (
     OpenImage,
     Written,
 )
+from kernel_runtime.store.image_pages import Known, SealedOutput, SealedPages, mapped, pieces_of
 from kernel_runtime.store.image_taking import BLOCK_ENTRY, Base, Taking
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.leases import locked
@@ -75,6 +83,8 @@ FOLDER: Final = "images"
 
 _PURPOSE: Final = "process image 1"
 _SEAL_PURPOSE: Final = "process image pages 1"
+_SEALED: Final = b"\1"
+"""With what a sealed file begins (cipher.py); a manifest begins with a hexadecimal digit."""
 _PAGE_FILES_MOST: Final = 64
 _GRACE_NS: Final = 60 * 10**9
 """An image that was written is not swept for so long: its row may not be committed yet."""
@@ -106,12 +116,13 @@ class ImageStore:
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            cipher = self._cipher()
             with locked(self.path, exclusive=False), contextlib.ExitStack() as stack:
-                older = self._base(base, stack) if base else None
+                older = self._base(base, cipher, stack) if base else None
                 scratch = self.path / f"tmp-{secrets.token_hex(8)}"
                 scratch.mkdir(mode=0o700)
                 try:
-                    return self._write(scratch, stream, file_digest, older, details or {})
+                    return self._write(scratch, stream, file_digest, older, details or {}, cipher)
                 except BaseException:
                     shutil.rmtree(scratch, ignore_errors=True)
                     raise
@@ -120,29 +131,50 @@ class ImageStore:
         except FormatError as cause:
             raise ImageNotStored(str(cause)) from cause
 
-    def _base(self, ref: str, stack: contextlib.ExitStack) -> Base | None:
+    def _cipher(self) -> Cipher | None:
+        """Asked each time, as somebody may have encrypted the store since. Raises StoreError."""
+        return encryption.cipher_of(self.path.parent)
+
+    def _base(
+        self, ref: str, cipher: Cipher | None, stack: contextlib.ExitStack
+    ) -> tuple[Base, dict[str, Known]] | None:
+        """With what is known of its page files, if they are sealed."""
         try:
-            image = stack.enter_context(self.open(ref))
-            if len(image.page_files) >= _PAGE_FILES_MOST:
+            image = stack.enter_context(self._opened(ref))
+            known = image.sealed
+            if len(image.page_files) >= _PAGE_FILES_MOST or bool(known) != bool(cipher):
                 return None
+            if cipher:
+                pages = [SealedPages(fd, cipher, it) for fd, it in zip(image.page_files, known)]
             names = [name or ref for name in image.manifest["page_files"]]
-            base = Base(names, image.parsed(), self._blocks(image), image.page_files)
+            base = Base(
+                names,
+                image.parsed(),
+                self._blocks(image),
+                pages if cipher else [mapped(fd) for fd in image.page_files],
+                sealed=cipher is not None,
+            )
         except (StoreError, FormatError, OSError):
             return None
         stack.callback(base.close)
-        return base
+        return base, dict(zip(names, known))
 
     def _write(
         self,
         scratch: Path,
         stream: socket.socket,
         file_digest: FileDigests,
-        base: Base | None,
+        base: tuple[Base, dict[str, Known]] | None,
         details: dict[str, Any],
+        cipher: Cipher | None,
     ) -> Written:
+        older, known = base or (None, {})
         with open(scratch / PAGE_FILE, "xb", opener=private_opener) as pages:
-            taken = Taking(pages, base)
+            sealing = SealedOutput(pages, cipher) if cipher else None
+            taken = Taking(sealing or pages, older)
             taken.all(stream)
+            if sealing:
+                known = {**known, "": sealing.finish()}
             pages.flush()
             os.fsync(pages.fileno())
             stored = os.fstat(pages.fileno())
@@ -164,13 +196,19 @@ class ImageStore:
             "bytes": taken.bytes,
             "details": details,
         }
+        if cipher:
+            manifest["sealed"] = [known[name] for name in names]
         body = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
         signature = self._keys.sign(_PURPOSE, body)
         ref = digest_of(body)
-        save(scratch / "plan", text)
-        save(scratch / "blocks", blocks)
-        save(scratch / "seal", self.seal(ref, stored))
-        save(scratch / "manifest", signature.encode() + b"\n" + body)
+        for name, data in (
+            ("plan", text),
+            ("blocks", blocks),
+            ("manifest", signature.encode() + b"\n" + body),
+        ):
+            save(scratch / name, cipher.seal(data, _purpose(ref, name)) if cipher else data)
+        if not cipher:
+            save(scratch / "seal", self.seal(ref, stored))
         sync(scratch)
         os.rename(scratch, self.path / ref)
         sync(self.path)
@@ -188,17 +226,29 @@ class ImageStore:
         """Authenticate an image and open its page files.
 
         Costs the same at any size, unless a page file was written to since: then its image's blocks
-        are read. Raises ImageDamaged (naming the file), ImageUnusable, NotAuthentic, NotTrusted,
-        KeyUnusable.
+        are read. What is sealed is opened into memory, in which it stays until the image is closed.
+        Raises ImageDamaged (naming the file), ImageUnusable, NotAuthentic, NotTrusted, KeyUnusable,
+        EncryptionLocked.
         """
+        image = self._opened(ref)
+        try:
+            if image.sealed:
+                self._open_sealed(image)
+        except BaseException:
+            image.close()
+            raise
+        return image
+
+    def _opened(self, ref: str) -> OpenImage:
+        """With page files that may be sealed."""
         image = OpenImage(Digest(ref), self.manifest(ref), b"")
         try:
             image.plan = self._named(image, "plan")
             doubtful = set()
             for index, name in enumerate(image.manifest["page_files"]):
-                fd, sealed = self._page_file(image.ref, name or ref)
+                fd, is_known = self._page_file(image, name or ref)
                 image.page_files.append(fd)
-                if not sealed:
+                if not is_known:
                     doubtful.add(index)
             if doubtful:
                 self._check_blocks(image, doubtful)
@@ -207,6 +257,28 @@ class ImageStore:
             raise
         return image
 
+    def _open_sealed(self, image: OpenImage) -> None:
+        cipher = self._cipher()
+        if cipher is None:
+            raise ImageUnusable(image.ref, "it is sealed, and the store is not encrypted any more")
+        image.without_lazy()  # what is mapped from memory would be there twice once it is written
+        parts: dict[int, list[tuple[int, int]]] = {}
+        for run in image.parsed().runs:
+            parts.setdefault(run.page_file, []).append((run.offset, run.size))
+        for index, known in enumerate(image.sealed):
+            fd = image.page_files[index]
+            try:
+                pages = SealedPages(fd, cipher, known)
+                image.page_files[index] = pages.opened(pieces_of(parts.get(index, ())))
+            except Altered as cause:
+                path = self.path / (image.manifest["page_files"][index] or image.ref) / PAGE_FILE
+                why = f"{path} does not hold what was written ({cause})"
+                raise ImageDamaged(image.ref, why) from cause
+            except OSError as cause:
+                why = f"it could not be opened into memory: {cause.strerror}"
+                raise ImageUnusable(image.ref, why) from cause
+            os.close(fd)
+
     def verify(self, ref: str) -> None:
         """Read all of an image and compare it with its digests. Raises as `open` does."""
         with self.open(ref) as image:
@@ -214,8 +286,7 @@ class ImageStore:
 
     def manifest(self, ref: str) -> dict[str, Any]:
         """What an image is made of, authentic. Raises as `open` does."""
-        data = self._read(ref, ref, "manifest")
-        signature, _, body = data.partition(b"\n")
+        signature, _, body = self.manifest_text(ref).partition(b"\n")
         what = f"The process image {ref[:12]}"
         self._keys.check(_PURPOSE, body, signature.decode("ascii", "replace"), what)
         if digest_of(body) != ref:
@@ -225,15 +296,37 @@ class ImageStore:
             raise ImageUnusable(ref, f"it is of version {manifest.get('version')}, not {VERSION}")
         return manifest
 
-    def _read(self, ref: str, owner: str, name: str) -> bytes:
-        path = self.path / owner / name
+    def manifest_text(self, ref: str) -> bytes:
+        """The manifest as it was signed, after its signature and a newline; **not** authenticated.
+
+        Raises ImageUnusable, EncryptionLocked.
+        """
+        return self._plain(ref, self._read(ref, "manifest"))
+
+    def _plain(self, ref: str, manifest: bytes) -> bytes:
+        is_sealed = manifest.startswith(_SEALED)
+        return self._unsealed(ref, "manifest", manifest) if is_sealed else manifest
+
+    def _read(self, ref: str, name: str) -> bytes:
+        path = self.path / ref / name
         try:
             return path.read_bytes()
         except OSError as cause:
             raise ImageDamaged(ref, f"{path} cannot be read: {cause.strerror}") from cause
 
+    def _unsealed(self, ref: str, name: str, data: bytes) -> bytes:
+        cipher = self._cipher()
+        try:
+            if cipher is not None:
+                return cipher.open(data, _purpose(ref, name))
+        except Altered as cause:
+            raise ImageDamaged(ref, f"{self.path / ref / name} was altered") from cause
+        raise ImageUnusable(ref, "it is sealed, and the store is not encrypted any more")
+
     def _named(self, image: OpenImage, name: str) -> bytes:
-        data = self._read(image.ref, image.ref, name)
+        data = self._read(image.ref, name)
+        if image.sealed:
+            data = self._unsealed(image.ref, name, data)
         if digest_of(data) != image.manifest[name][0]:
             raise ImageDamaged(image.ref, f"{self.path / image.ref / name} was altered")
         return data
@@ -241,19 +334,20 @@ class ImageStore:
     def _blocks(self, image: OpenImage) -> bytes:
         return self._named(image, "blocks")
 
-    def _page_file(self, ref: str, owner: str) -> tuple[int, bool]:
+    def _page_file(self, image: OpenImage, owner: str) -> tuple[int, bool]:
+        """And whether what is in it needs no check now: see the module's docstring."""
         path = self.path / owner / PAGE_FILE
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as cause:
-            raise ImageDamaged(ref, f"{path} cannot be read: {cause.strerror}") from cause
+            raise ImageDamaged(image.ref, f"{path} cannot be read: {cause.strerror}") from cause
         try:
-            return fd, self._is_sealed(owner, os.fstat(fd))
+            return fd, bool(image.sealed) or self._is_as_written(owner, os.fstat(fd))
         except BaseException:
             os.close(fd)
             raise
 
-    def _is_sealed(self, owner: str, found: os.stat_result) -> bool:
+    def _is_as_written(self, owner: str, found: os.stat_result) -> bool:
         try:
             data = (self.path / owner / "seal").read_bytes()
             signature, _, body = data.partition(b"\n")
@@ -287,6 +381,10 @@ class ImageStore:
         with contextlib.suppress(FileNotFoundError):
             return [Digest(d.name) for d in self.path.iterdir() if (d / "manifest").is_file()]
         return []
+
+    def plain(self) -> list[Path]:
+        """The directories of images that are not sealed, or of what is left of them."""
+        return [seal.parent for seal in self.path.glob("*/seal")]
 
     def stored_bytes(self) -> int:
         """What all images take on the disk."""
@@ -328,8 +426,8 @@ class ImageStore:
             path = self.path / ref / "manifest"
             if ref in keep or path.stat().st_mtime_ns >= before_ns:
                 kept.add(ref)
-                _, _, body = path.read_bytes().partition(b"\n")
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError, ImageDamaged):
+                    _, _, body = self._plain(ref, path.read_bytes()).partition(b"\n")
                     page_files.update(name or ref for name in json.loads(body)["page_files"])
         for directory in self.path.iterdir():
             if directory.name in kept or not directory.is_dir():
@@ -339,3 +437,7 @@ class ImageStore:
                 (directory / name).unlink(missing_ok=True)
             if directory.name not in page_files:
                 shutil.rmtree(directory)
+
+
+def _purpose(ref: str, name: str) -> str:
+    return f"process image {ref} {name}"

@@ -80,7 +80,6 @@ class Images:
         return (
             session.config.images
             and session.persistence.directory is not None
-            and not session.persistence.is_encrypted  # pages are mapped from the file as they are
             and session.engine.name == "fork"
             # in the middle of a restore there is none: what is frozen is written all the same
             and not (session.executor is not None and session.executor.hello["freezer"])
@@ -104,7 +103,7 @@ class Images:
         """The engines that are to write; ours where the other one cannot, which is said once."""
         session = self._session
         names = _WRITTEN_BY[session.config.images_by]
-        why = await self._engine("criu").why_not() if "criu" in names else ""
+        why = await self._why_no_criu() if "criu" in names else ""
         if not why:
             return names
         if why != self._told:
@@ -114,6 +113,11 @@ class Images:
                 f"{why}. Processes are written by time travel itself."
             )
         return ("image",)
+
+    async def _why_no_criu(self) -> str:
+        if self._session.persistence.is_encrypted:
+            return "the store is encrypted, and CRIU writes images as they are"
+        return await self._engine("criu").why_not()
 
     def no_room(self) -> str:
         """Why no image is begun, in words: what is left of the disk is for cells, which write to it

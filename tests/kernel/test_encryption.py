@@ -10,14 +10,14 @@ from typing import Any
 
 from tests.conftest import ROOT
 from tests.exchange.conftest import call
-from tests.kernel.durable_world import durable, kill
+from tests.kernel.durable_world import durable, image, kill
 
 sys.path.insert(0, str(ROOT / "tests" / "store"))
 from plain_finder import found_in
 
 SECRET = "TTSECRET-" + "4f9a1c" * 4
 CELL = "import os; tok = 'TTSECRET-' + '4f9a1c' * 4; open('.env', 'w').write('K=' + tok * 90)"
-LINE = "marked = 'TTLINE-e7b1'"
+LINE = "marked = 'TTLINE-e7b1'; it = iter([1, 2, 3]); held = (n * n for n in it); _ = next(held)"
 
 
 def test_a_session_is_sealed_and_comes_back(
@@ -42,8 +42,7 @@ def test_a_session_is_sealed_and_comes_back(
     first.run("%checkpoint --label sealed a comment of TTLINE-e7b1")
     record = durable(first, 3)
     assert record["state"] == "ready", record
-    checkpoint = first.command("get", checkpoint=3)["checkpoint"]
-    assert not [c for c in checkpoint["captures"] if c["engine"] == "image"]
+    assert image(first, 3)["state"] == "ready", image(first, 3)
     if covered:
         hidden = f"k = {str(key)!r}; print(os.path.exists(k) and bool(open(k, 'rb').read()))"
         assert first.run(hidden).out == "False"
@@ -55,7 +54,9 @@ def test_a_session_is_sealed_and_comes_back(
     assert [f for f in found_in(store, SECRET.encode(), b"TTLINE") if "environments" not in f] == []
 
     second = start_notebook(cwd=work, env=env)
-    assert "restored #3" in second.run("%restore sealed").out
+    text = second.run("%restore sealed").out
+    assert "restored #3" in text and "a fresh one" not in text, text
+    assert second.run("next(held)").result == "4"  # the process itself
     assert second.run("print(tok[:9], marked, len(open('.env').read()))").out == (
         f"TTSECRET- TTLINE-e7b1 {2 + 33 * 90}"
     )
