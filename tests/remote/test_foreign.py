@@ -90,6 +90,8 @@ def test_what_is_encrypted_travels_sealed(
     mine("encrypt", "--key-file", key, "--rewrite", **sealed)
     told = mine("push", remote.url, path, **sealed)
     assert "not sealed" not in told
+    told = mine("push", remote.url, path, "--images", status=1, **sealed)
+    assert "sealed for this store alone" in told and "without --images" in told
     secrets = [b"one", b"a.ipynb", b"ttl", b"checkpoint", world.namespace.encode(), b"Path"]
     for name in remote.names():
         data = remote.read(name)
