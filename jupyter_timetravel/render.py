@@ -37,7 +37,11 @@ def what(record: Record) -> str:
         return f'"{one_line(record["comment"], WHAT_WIDTH - 2)}"'
     if record["code"]:
         return one_line(record["code"], WHAT_WIDTH)
-    reasons = {"start": "the kernel started", "restart": "the kernel restarted"}
+    reasons = {
+        "start": "the kernel started",
+        "restart": "the kernel restarted",
+        "part": "a part was restored",
+    }
     return reasons.get(record["reason"], str(record["reason"]))
 
 

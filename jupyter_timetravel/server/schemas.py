@@ -258,7 +258,7 @@ COMPONENTS: Final[Mapping[str, Schema]] = {
             "label": nullable(TEXT),
             "pinned": FLAG,
             "is_auto": FLAG,
-            "reason": {"enum": ["cell", "manual", "safety", "restart", "start"]},
+            "reason": {"enum": ["cell", "manual", "safety", "part", "restart", "start"]},
             "code": TEXT,
             "is_head": FLAG,
             "effects": COUNT,

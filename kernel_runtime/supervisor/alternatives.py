@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_S: Final = 20.0
 """Seconds after which no further checkpoint is looked at."""
-_NOBODYS: Final = ("start", "restart", "safety")
+_NOBODYS: Final = ("start", "restart", "safety", "part")
 """Reasons of checkpoints that no cell and nobody made: of a fresh process, or of the present."""
 
 

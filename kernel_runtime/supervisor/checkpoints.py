@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.workspace.model import Snapshot
-from kernel_runtime.errors import CheckpointRefused, RestoreRefused
+from kernel_runtime.errors import CheckpointRefused, RestoreRefused, TimeTravelError
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.notices import Notices
 from kernel_runtime.supervisor.policy import is_checkpoint_only, may_change
@@ -87,6 +87,21 @@ class Checkpointer:
                 session.background(self._notices.after_cell(taken.checkpoint, request, executor))
         finally:
             session.router.release("checkpoint")
+
+    async def after_part(self, comment: str, request: Request | None) -> None:
+        """Capture what a restore of a part has led to, which no checkpoint holds; never raises.
+
+        Else a kernel that ends before its next cell resumes from the state before the restore.
+        comment: what was restored. request: the cell that asked, if it has ended; one that runs has
+        its own checkpoint when it ends. The caller holds the session's lock and the queue.
+        """
+        session = self._session
+        if session.router.in_flight not in (None, request):
+            return
+        try:
+            await self.take("part", request=None, comment=comment)
+        except (TimeTravelError, OSError) as error:
+            session.log.warning("What a restore has led to was not captured: %s", error)
 
     async def take(
         self,

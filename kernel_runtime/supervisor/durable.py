@@ -104,6 +104,8 @@ class Durability:
             return
         if checkpoint.is_kept and checkpoint.reason != "safety":
             self._ask(checkpoint.id, capture)
+        elif self._writes_by_itself and checkpoint.reason == "part":
+            self._present = checkpoint.id  # beside the safety checkpoint, the newest one
         elif self._writes_by_itself and checkpoint.reason not in _EMPTY:
             self._newest = checkpoint.id
             if checkpoint.reason != "safety":

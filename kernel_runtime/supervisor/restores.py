@@ -185,6 +185,8 @@ class Restorer(Reviver):
         whole = only is None or plan.resumes
         session.timeline.move_head(plan.target.id if whole else safety.checkpoint.id)
         session.persistence.save_state(session.timeline)
+        if not whole:
+            await session.checkpoints.after_part(_comment(plan), request)
         before = safety.checkpoint.variables if plan.brings_process else None
         result = self._teller.result(plan, safety, done, before)
         # not before now: a thread that looks at files would hold up each step above
@@ -330,3 +332,8 @@ def _check_held(safety: Taken) -> None:
         capture = safety.checkpoint.capture("filesystem", engine="overlay")
         why = capture.error if capture is not None else None
         raise RestoreFailed(why or "The present environment could not be held.")
+
+
+def _comment(plan: Plan) -> str:
+    what = "the process" if plan.brings_process else "the files"
+    return f"with {what} of #{plan.target.number}"

@@ -20,7 +20,7 @@ from kernel_runtime.timeline.text import storable
 
 CaptureKind = Literal["process", "filesystem", "namespace", "document"]
 CaptureState = Literal["pending", "ready", "failed", "evicted"]
-Reason = Literal["cell", "manual", "safety", "restart", "start"]
+Reason = Literal["cell", "manual", "safety", "part", "restart", "start"]
 Summary = Mapping[str, Any]
 """Of one variable: type, size, shape, value and fingerprint (``executor.variables``)."""
 

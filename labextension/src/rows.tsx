@@ -309,6 +309,8 @@ function reasonOf(record: ICheckpoint, trans: TranslationBundle): string {
       return trans.__('auto');
     case 'safety':
       return trans.__('before a restore');
+    case 'part':
+      return trans.__('after a restore of a part');
     case 'restart':
       return trans.__('before a restart');
     case 'start':
