@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final, NoReturn, TypeVar
 
 from IPython.core.error import UsageError
@@ -111,7 +112,23 @@ class LineParser(argparse.ArgumentParser):
             return None
         return args
 
+
+class Line:
+    """What may stand behind a magic. The parser is made when it is needed: a start needs none."""
+
+    def __init__(self, make: Callable[[], LineParser]) -> None:
+        self._parser = cache(make)
+
+    def parse(self, line: str) -> argparse.Namespace | None:
+        """See LineParser.parse_line."""
+        return self._parser().parse_line(line)
+
+    def help(self) -> str:
+        """What ``%magic -h`` prints."""
+        return self._parser().format_help()
+
     def documents(self, magic: Magic) -> Magic:
         """Decorator: let ``%magic?`` show the same help as ``%magic -h``."""
-        magic.__doc__ = self.format_help()
+        magic.__doc__ = f"``{magic.__name__} -h`` tells more."
+        magic.getdoc = self.help  # type: ignore[attr-defined]  # IPython asks for it
         return magic

@@ -22,7 +22,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from jupyter_timetravel import commands, completion, render
-from jupyter_timetravel.arguments import phrase, words
+from jupyter_timetravel.arguments import Line, phrase, words
 from jupyter_timetravel.commands import Command
 from jupyter_timetravel.going_back import going_back
 from jupyter_timetravel.parsers import (
@@ -38,13 +38,13 @@ from kernel_runtime.errors import BadRequest, TimeTravelError
 from kernel_runtime.timeline.names import NUMBER, RELATIVE, Spec
 from kernel_runtime.timeline.report import diff_text, title
 
-CHECKPOINT: Final = checkpoint_parser()
-RESTORE: Final = restore_parser()
-REPLAY: Final = replay_parser()
-TIMELINE: Final = timeline_parser()
-TIMETRAVEL: Final = timetravel_parser()
-DRYRUN: Final = dryrun_parser()
-TRANSACTION: Final = transaction_parser()
+CHECKPOINT: Final = Line(checkpoint_parser)
+RESTORE: Final = Line(restore_parser)
+REPLAY: Final = Line(replay_parser)
+TIMELINE: Final = Line(timeline_parser)
+TIMETRAVEL: Final = Line(timetravel_parser)
+DRYRUN: Final = Line(dryrun_parser)
+TRANSACTION: Final = Line(transaction_parser)
 
 _VARIABLE: Final = re.compile(r"\{\s*([^\W\d]\w*)\s*\}|\$([^\W\d]\w*)")
 _OPTIONS: Final = {
@@ -99,7 +99,7 @@ class TimeTravelMagics(Magics):
     @line_magic
     @CHECKPOINT.documents
     def checkpoint(self, line: str) -> None:
-        args = CHECKPOINT.parse_line(line)
+        args = CHECKPOINT.parse(line)
         if args is None:
             return
         # "--pin some words": the words are the comment of the new one.
@@ -142,7 +142,7 @@ class TimeTravelMagics(Magics):
     @RESTORE.documents
     def restore(self, line: str) -> None:
         line = self._expand(line)
-        args = RESTORE.parse_line(line)
+        args = RESTORE.parse(line)
         if args is None:
             return
         spec = phrase(args.checkpoint, line)
@@ -161,7 +161,7 @@ class TimeTravelMagics(Magics):
     @line_magic
     @REPLAY.documents
     def replay(self, line: str) -> None:
-        args = REPLAY.parse_line(self._expand(line))
+        args = REPLAY.parse(self._expand(line))
         if args is None:
             return
         command = commands.replay(
@@ -181,7 +181,7 @@ class TimeTravelMagics(Magics):
     @TIMELINE.documents
     def timeline(self, line: str) -> None:
         line = self._expand(line)
-        args = TIMELINE.parse_line(line)
+        args = TIMELINE.parse(line)
         if args is None:
             return
         with one_line_errors():
@@ -213,7 +213,7 @@ class TimeTravelMagics(Magics):
     @line_magic
     @TIMETRAVEL.documents
     def timetravel(self, line: str) -> None:
-        args = TIMETRAVEL.parse_line(line)
+        args = TIMETRAVEL.parse(line)
         if args is None:
             return
         name, rest = (args.command or ["status"])[0], args.command[1:]
@@ -270,7 +270,7 @@ class TimeTravelMagics(Magics):
     @DRYRUN.documents
     def dryrun(self, line: str, cell: str) -> None:
         if line.strip() in ("-h", "--help"):
-            print(DRYRUN.format_help())
+            print(DRYRUN.help())
         else:
             raise UsageError(_FIRST_LINE.format("%%dryrun"))
 
@@ -279,7 +279,7 @@ class TimeTravelMagics(Magics):
     @TRANSACTION.documents
     def transaction(self, line: str, cell: str) -> None:
         if line.strip() in ("-h", "--help"):
-            print(TRANSACTION.format_help())
+            print(TRANSACTION.help())
         else:
             raise UsageError(_FIRST_LINE.format("%%transaction"))
 

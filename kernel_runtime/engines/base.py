@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.timeline.model import Note
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 from kernel_runtime.engines.workspace.snapshots import reachable
+from kernel_runtime.later import dataclass
 from kernel_runtime.store import dmtcp_images, dumps, images
 from kernel_runtime.store.blobs import BlobStore, Digest
 from kernel_runtime.store.documents import DocumentStore

@@ -16,10 +16,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.sandbox.base import Sandbox
 
 OLDEST: Final = (4, 0)

@@ -19,13 +19,13 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from kernel_runtime.engines.base import Frozen, Woken
 from kernel_runtime.engines.criu_program import CriuFailed, CriuUnusable, Program, Run
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
+from kernel_runtime.later import dataclass
 from kernel_runtime.sandbox.base import Sandbox
 from kernel_runtime.store.dumps import DumpStore
 from kernel_runtime.store.errors import StoreError

@@ -5,7 +5,6 @@ of that directory is: the user's environment must not see the supervisor's site-
 """
 
 import gc
-import importlib.abc
 import importlib.util
 import os
 import sys
@@ -19,7 +18,7 @@ hash_seed = None
 """The seed of this process's string hashes, as text; None if it is random."""
 
 
-class _OurPackages(importlib.abc.MetaPathFinder):
+class _OurPackages:  # no importlib.abc.MetaPathFinder: that would import a dozen modules more
     """Find kernel_runtime and jupyter_timetravel beside this file, last of all finders."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]

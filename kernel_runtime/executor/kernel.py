@@ -24,7 +24,7 @@ from tornado import ioloop
 from traitlets import Any as AnyTrait
 from traitlets import Type, Unicode, observe
 
-from kernel_runtime.executor import broken_shell, forks, trials
+from kernel_runtime.executor import broken_shell, forks, no_debugger, trials
 from kernel_runtime.executor.hints import hint
 from kernel_runtime.executor.history import HistoryManager
 from kernel_runtime.executor.link import Link
@@ -47,6 +47,7 @@ def _system(command: str) -> Any:
 
 zmqshell.system = _system  # type: ignore[attr-defined, assignment]
 forks.install()
+no_debugger.note()
 
 
 class ExecutorShell(ZMQInteractiveShell):

@@ -190,7 +190,8 @@ class TimeTravel:
                 )
             if self._library is None:
                 raise errors.CheckpointRefused(self._no_library)
-            at_leisure = not (move or self._waiting or self._hurried)
+            hurried = self._hurried or command.get("hurry")
+            at_leisure = not (move or self._waiting or hurried)
             if at_leisure:
                 self._library.note_pages()
             if move:

@@ -11,11 +11,11 @@ import contextlib
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_runtime import errors
 from kernel_runtime.executor.signals import LeaveCell
+from kernel_runtime.later import dataclass
 
 if TYPE_CHECKING:
     from kernel_runtime.executor.kernel import ExecutorKernel

@@ -22,7 +22,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from kernel_runtime.engines.overlay.merge import merge
 from kernel_runtime.engines.overlay.mounts import Switched, describe, new_layer_id
 from kernel_runtime.engines.overlay.runs import replace_run
 from kernel_runtime.engines.overlay.setup import Environment
+from kernel_runtime.later import dataclass
 
 _HOLD_S = 5.0
 """Seconds that a stopped executor is waited for; it goes on by itself after as many."""

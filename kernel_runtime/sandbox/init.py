@@ -38,7 +38,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from kernel_runtime import linux
+from kernel_runtime import later, linux
 from kernel_runtime.engines.overlay import held
 from kernel_runtime.sandbox.environment import EnvironmentOperations
 
@@ -430,4 +430,6 @@ def main() -> None:
         control.send(json.dumps(refusal).encode())
         os._exit(1)
     control.send(json.dumps({"ready": mode}).encode())
+    for _ in later.complete():
+        pass
     Init(control, ordinary_user=os.geteuid() != 0).run()

@@ -12,9 +12,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from kernel_runtime.later import dataclass
 
 PROFILE: Final = "/etc/apparmor.d/jupyter-timetravel"
 DOCTOR: Final = "`jupyter timetravel doctor` prints it"

@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.store import filing, locks, reserve, rows
 from kernel_runtime.store.columns import seal_rows
 from kernel_runtime.store.database_file import DatabaseFile

@@ -27,10 +27,10 @@ import secrets
 import shutil
 import time
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.image_model import ImageDamaged, ImageNotStored, ImageUnusable
 from kernel_runtime.store.keys import Keys

@@ -19,10 +19,10 @@ import os
 import secrets
 import stat
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.cipher import KEY_LENGTH, Cipher, derived, stretched
 from kernel_runtime.store.errors import EncryptionProblem
 from kernel_runtime.store.paths import private_directory, sync

@@ -9,9 +9,11 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Final, NamedTuple
+
+from kernel_runtime.later import dataclass
 
 RECORD: Final = struct.Struct("=II")
 RANGE: Final = struct.Struct("=QQ")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.digests import Digest
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.image_format import Plan

@@ -9,9 +9,9 @@ import contextlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.columns import Columns, Connection
 from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.keys import Keys, KeyUnusable

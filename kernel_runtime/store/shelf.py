@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.cipher import Altered, Cipher
 from kernel_runtime.store.digests import Digest
 from kernel_runtime.store.leases import Lease, read_lease

@@ -6,12 +6,12 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.engines.workspace.model import Snapshot
 from kernel_runtime.errors import CheckpointRefused, RestoreRefused, TimeTravelError
+from kernel_runtime.later import dataclass
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.notices import Notices
 from kernel_runtime.supervisor.policy import is_checkpoint_only, may_change

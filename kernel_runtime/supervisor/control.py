@@ -7,13 +7,14 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
-
-import psutil
+from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.supervisor.channels import Channels, Message
 from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.session import Session
+
+if TYPE_CHECKING:
+    import psutil
 
 
 class Control:
@@ -26,7 +27,6 @@ class Control:
         self._session = session
         self._on_shutdown = on_shutdown
         self._processes: dict[int, psutil.Process] = {}
-        psutil.cpu_percent()
 
     def receive(self, identities: list[bytes], message: Message, frames: list[bytes]) -> None:
         """Take one control message; each is handled in a task of its own."""
@@ -78,6 +78,8 @@ class Control:
         return await asyncio.to_thread(self._usage)
 
     def _usage(self) -> dict[str, Any]:
+        import psutil  # not before somebody asks: it takes long, and a start is in a hurry
+
         session = self._session
         executor = session.executor
         psutil.PROCFS_PATH = session.sandbox.proc().rstrip("/")

@@ -19,7 +19,7 @@ from kernel_runtime.engines.overlay.trial import explain
 from kernel_runtime.errors import EnvironmentRefused, RestoreRefused, SandboxError
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.modes import USER_MODE, USER_MODES, is_initial_user_namespace
-from kernel_runtime.supervisor import shared_memory
+from kernel_runtime.supervisor import idle, shared_memory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
@@ -81,7 +81,8 @@ class Environment:
         )
         engine = OverlayEngine(EnvironmentDirectory(directory), sandbox, plan)
         try:
-            told = await engine.start(has_followed)
+            with idle.used():
+                told = await engine.start(has_followed)
         except EnvironmentRefused as error:
             raise SandboxError(str(error)) from error
         except (OSError, SandboxError) as error:

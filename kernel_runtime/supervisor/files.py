@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_runtime.engines.workspace.errors import WorkspaceCaptureFailed, WorkspaceError
 from kernel_runtime.engines.workspace.names import printable
+from kernel_runtime.engines.workspace.unfinished import may_be_unfinished
 from kernel_runtime.store import encryption
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.paths import store_directory
@@ -179,7 +180,7 @@ class Files:
     async def recover(self) -> None:
         """Finish or undo a restore that a killed supervisor left half done."""
         with contextlib.suppress(OSError, StoreError):
-            if not any((self._directory() / "journal").iterdir()):
+            if not may_be_unfinished(self._directory() / "journal"):
                 return
         self.open()
         if self._engine is not None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_runtime.errors import BadRequest, DocumentRefused
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.documents import DocumentStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.timeline.model import Capture, Checkpoint

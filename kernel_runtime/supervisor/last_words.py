@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from kernel_runtime.later import dataclass
 
 KEPT: Final = 16_000
 """Characters of its output that are looked at: the end, where Python names the error."""

@@ -135,6 +135,7 @@ class Launcher:
             "stop_timeout_ms": int(session.config.stop_timeout * 1000),
             "aside_limit": session.config.aside_limit,
             "hot_min": _HOT_MIN if session.config.unshare else 0,
+            "hurry": int(session.router.is_awaited),
         }
 
     def hear(self, text: str) -> None:

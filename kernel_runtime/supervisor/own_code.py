@@ -18,6 +18,7 @@ _NOT_OURS_TO_RUN = ("kernel_runtime.__main__", "kernel_runtime.executor")
 def hold() -> None:
     """Import every module that the supervisor may need; those whose own needs are not there stay
     out, as they would later. Takes some 100 ms."""
+    importlib.import_module("psutil")  # which is imported when somebody asks for it
     for found in pkgutil.walk_packages(kernel_runtime.__path__, "kernel_runtime."):
         if not found.name.startswith(_NOT_OURS_TO_RUN):
             with contextlib.suppress(ImportError):

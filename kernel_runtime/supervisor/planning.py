@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.base import Frozen
@@ -12,6 +12,7 @@ from kernel_runtime.engines.workspace.model import ALL_FILES, Part, RestorePlan
 from kernel_runtime.engines.workspace.names import printable
 from kernel_runtime.engines.workspace.protect import DOCUMENT
 from kernel_runtime.errors import RestoreRefused, UnknownCheckpoint
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.digests import BlobError
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.supervisor.alternatives import way_to_another

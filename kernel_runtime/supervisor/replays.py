@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.errors import BadRequest, RestoreRefused
+from kernel_runtime.later import dataclass
 from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restore_request import RestoreRequest
 from kernel_runtime.timeline.cells import Placed, difference, effect_record, runnable

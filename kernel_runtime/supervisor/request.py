@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.supervisor.channels import Message
 from kernel_runtime.timeline.cells import OUTPUT_LENGTH
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final, Literal
 
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.later import dataclass
 from kernel_runtime.supervisor.command_types import check_types
 from kernel_runtime.timeline.names import Spec
 
@@ -50,7 +51,7 @@ class RestoreRequest:
     @classmethod
     def read(cls, args: Mapping[str, Any]) -> RestoreRequest:
         """From the arguments of a message. Raises BadRequest: nothing is guessed."""
-        unknown = sorted(args.keys() - _NAMES)
+        unknown = sorted(args.keys() - set(_NAMES))
         if unknown:
             raise BadRequest(
                 f"restore has no argument {unknown[0]!r}; it has {', '.join(sorted(_NAMES))}. "
@@ -72,11 +73,9 @@ class RestoreRequest:
         return given if self.paths is None else {**given, "paths": list(self.paths)}
 
 
-_NAMES: Final = frozenset(field.name for field in fields(RestoreRequest))
+_NAMES: Final = tuple(RestoreRequest.__annotations__)
 
 OPTIONS: Final = tuple(
-    field.name
-    for field in fields(RestoreRequest)
-    if field.name not in ("checkpoint", "paths", "keep_notebooks", "lease")
+    name for name in _NAMES if name not in ("checkpoint", "paths", "keep_notebooks", "lease")
 )
 """What everybody may ask for beside the checkpoint."""

@@ -102,6 +102,11 @@ class Router:
         return self.in_flight is None and not self._holds and not self._queue
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether a request waits for its turn."""
+        return bool(self._queue)
+
+    @property
     def current(self) -> Request | None:
         """What users see running: in the executor's hands, or there once a checkpoint is made."""
         if self.in_flight is not None or self._holds.keys() - {"checkpoint"}:

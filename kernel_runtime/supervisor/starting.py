@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_runtime import plugins
 from kernel_runtime.errors import EnvironmentRefused, TimeTravelError
 from kernel_runtime.sandbox.none import NoSandbox
+from kernel_runtime.supervisor import idle
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -27,6 +29,7 @@ class Starting:
     def __init__(self, session: Session, runtime_dir: Path) -> None:
         self._session = session
         self._runtime_dir = runtime_dir
+        self._prepared: Awaitable[None]
         self.has_parts = False
         """Whether what parts.complete makes is there."""
 
@@ -67,7 +70,8 @@ class Starting:
         await session.files.recover()
         session.router.hold("start")
         # in this order: the second one is done while the process that the first one asks for starts
-        await asyncio.gather(session.launcher.start_first(), self._completed())
+        with idle.used():
+            await asyncio.gather(session.launcher.start_first(), self._completed())
         await session.trees.tell_if_unusable()
         if session.environment.enabled:
             session.background(self._look_after_environment())
@@ -77,6 +81,7 @@ class Starting:
     async def _completed(self) -> None:
         session = self._session
         self.complete()
+        self._prepared = session.background(session.files.prepare(session.router.say_next))
         if isinstance(session.sandbox, NoSandbox):
             from kernel_runtime.supervisor import own_code
 
@@ -95,7 +100,7 @@ class Starting:
         session = self._session
         tell = asyncio.get_running_loop().call_later(_SLOW_START_S, self._tell_slow_start)
         try:
-            await session.files.prepare(session.router.say_next)
+            await self._prepared
             if not session.rescue.active and not session.config.visit:
                 await session.checkpoints.first()
                 await session.portable.at_start()

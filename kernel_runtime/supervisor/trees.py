@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ from kernel_runtime.engines.criu_tree import UNCHANGED, CriuTreeEngine, Tree, Wa
 from kernel_runtime.engines.loaded import MONOTONIC, clock_inside_ns
 from kernel_runtime.engines.overlay import held
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.dumps import DumpStore
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.supervisor.tree_captures import CHILDREN, NAME

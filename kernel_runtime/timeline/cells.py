@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.later import dataclass
 from kernel_runtime.timeline.text import one_line
 
 if TYPE_CHECKING:

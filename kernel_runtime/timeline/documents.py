@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
+
+from kernel_runtime.later import dataclass
 
 Outcome = Literal["new", "same", "moved", "copied", "replaced", "returned"]
 

@@ -17,8 +17,9 @@ a ``list`` reply brought.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from kernel_runtime.later import dataclass
 
 NODE: Final = "○"
 HEAD_NODE: Final = "●"

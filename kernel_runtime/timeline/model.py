@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from kernel_runtime.errors import BadRequest
+from kernel_runtime.later import dataclass
 from kernel_runtime.timeline.cells import Cell, count_effects
 from kernel_runtime.timeline.text import storable
 

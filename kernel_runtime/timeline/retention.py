@@ -13,9 +13,9 @@ asks for it, and then a checkpoint whose time cannot be right is left alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.tree import Timeline
 

@@ -9,11 +9,12 @@ the present branch is the head and its ancestors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 from kernel_runtime.errors import BadRequest, UnknownCheckpoint
+from kernel_runtime.later import dataclass
 from kernel_runtime.timeline.cells import Cell
 from kernel_runtime.timeline.errors import DeleteRefused
 from kernel_runtime.timeline.model import (

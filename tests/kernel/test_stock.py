@@ -354,6 +354,11 @@ def test_debug_and_unknown_requests_are_answered(notebook):
     assert reply["success"] is False
 
 
+def test_debugpy_is_not_loaded_and_can_be_imported(notebook):
+    assert notebook.run("import sys; 'debugpy' in sys.modules").result == "False"
+    assert notebook.run("import debugpy; debugpy.__name__").result == "'debugpy'"
+
+
 def test_atexit_runs_and_nothing_is_left(start_notebook, tmp_path):
     notebook = start_notebook()
     notebook.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
+from IPython.core.oinspect import getdoc
 
 from kernel_runtime.errors import UnknownCheckpoint
 
@@ -166,7 +167,7 @@ def test_help_shows_what_the_parser_knows(shell, capsys):
         shell.run_line_magic(name, "-h")
         told = capsys.readouterr().out
         assert f"usage: %{name}" in told
-        assert shell.find_line_magic(name).__doc__ == told[:-1]
+        assert getdoc(shell.find_line_magic(name)) == told.rstrip()
 
 
 def completions(shell, line):

@@ -11,10 +11,10 @@ version of the process that wrote them, and come last.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kernel_runtime.engines.dill.engine import Loaded
+from kernel_runtime.later import dataclass
 
 _OF_VARIABLES: Final = ("variables", "definitions")
 _GONE: Final = "what was stored of it is not in the store any more"

@@ -14,12 +14,13 @@ import contextlib
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any, Final
 
 from kernel_runtime import blob_channel, hashing
 from kernel_runtime.blob_channel import Blobs, ChannelError, ChannelSilent
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.namespaces import NamespaceStore
 
 NAME: Final = "dill"

@@ -12,7 +12,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -22,6 +22,7 @@ from kernel_runtime.engines.overlay.errors import ApplyFailed, ApplyRefused
 from kernel_runtime.engines.overlay.markers import all_attributes
 from kernel_runtime.engines.overlay.paths import parts
 from kernel_runtime.engines.overlay.stack import Found, Stack
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.reflinks import sync_filesystem
 
 Action = Literal["created", "replaced", "deleted", "attributes"]

@@ -21,7 +21,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from kernel_runtime.engines.overlay import faults
 from kernel_runtime.engines.overlay.paths import private
 from kernel_runtime.engines.overlay.removal import remove_tree
 from kernel_runtime.errors import EnvironmentRefused
+from kernel_runtime.later import dataclass
 from kernel_runtime.linux import boot_id
 from kernel_runtime.store.paths import private_directory
 

@@ -16,7 +16,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from kernel_runtime.engines.overlay.plan import Plan
 from kernel_runtime.engines.overlay.runs import replace_run, runs_together
 from kernel_runtime.engines.overlay.stack import Stack
 from kernel_runtime.errors import EnvironmentRefused, SandboxError
+from kernel_runtime.later import dataclass
 from kernel_runtime.linux import boot_id
 from kernel_runtime.store.reflinks import sync_filesystem
 

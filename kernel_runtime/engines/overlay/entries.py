@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import stat
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -139,7 +138,7 @@ def made_whole(target: bytes) -> Iterator[bytes]:
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
     where, _, name = target.rpartition(b"/")
-    unfinished = where + b"/." + name[:200] + b"." + uuid.uuid4().hex[:16].encode() + b".tmp"
+    unfinished = where + b"/." + name[:200] + b"." + os.urandom(8).hex().encode() + b".tmp"
     try:
         yield unfinished
         os.rename(unfinished, target)

@@ -13,13 +13,14 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from kernel_runtime.engines.overlay import faults
 from kernel_runtime.engines.overlay.copying import copy_file
 from kernel_runtime.engines.overlay.held import Written
 from kernel_runtime.engines.overlay.markers import USER, Markers
+from kernel_runtime.later import dataclass
 
 
 class _Root(Protocol):

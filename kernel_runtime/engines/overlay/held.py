@@ -13,7 +13,9 @@ import signal
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from kernel_runtime.later import dataclass
 
 _LOCKED = 1 << 62
 

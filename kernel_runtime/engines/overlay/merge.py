@@ -9,13 +9,14 @@ import errno
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 from kernel_runtime.engines.overlay.entries import Copier, made_whole, set_attributes
 from kernel_runtime.engines.overlay.markers import Markers
 from kernel_runtime.engines.overlay.paths import Shortener
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.reflinks import sync_filesystem
 
 _NO_LINK: Final = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kernel_runtime import linux
@@ -22,6 +22,7 @@ from kernel_runtime.engines.overlay.copying import copy_tree
 from kernel_runtime.engines.overlay.entries import remove
 from kernel_runtime.engines.overlay.handing import Handing, copy_attributes, find_live
 from kernel_runtime.engines.overlay.markers import TRUSTED, USER, Markers
+from kernel_runtime.later import dataclass
 
 _PARKING = "/dev/shm"
 """Where the newest mount waits while older ones below it are taken away. Ours, and on the way of

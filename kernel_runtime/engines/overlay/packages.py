@@ -10,7 +10,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kernel_runtime.engines.overlay.changes import differing_layers
@@ -23,6 +22,7 @@ from kernel_runtime.engines.overlay.index import (
 )
 from kernel_runtime.engines.overlay.paths import join
 from kernel_runtime.engines.overlay.stack import Found, Stack
+from kernel_runtime.later import dataclass
 
 __all__ = ["Index", "PackageChange", "build_index", "load_index", "package_changes"]
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Final
+
+from kernel_runtime.later import dataclass
 
 HOST_PATHS: Final = ("/proc", "/sys", "/dev", "/run", "/tmp")
 """Always the host's own: devices, and where programs meet (sockets, agents, displays)."""

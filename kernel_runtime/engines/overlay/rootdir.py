@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from kernel_runtime import linux
@@ -22,6 +22,7 @@ from kernel_runtime.engines.overlay.copying import copy_tree
 from kernel_runtime.engines.overlay.handing import copy_attributes
 from kernel_runtime.engines.overlay.markers import TRUSTED
 from kernel_runtime.engines.overlay.paths import private
+from kernel_runtime.later import dataclass
 
 _POPULATED = ".populated"
 _STAGED = ".tt-restoring"

@@ -17,7 +17,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from kernel_runtime.engines.overlay import plan as planning
 from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.engines.overlay.engine import OverlayEngine
 from kernel_runtime.errors import TimeTravelError
+from kernel_runtime.later import dataclass
 from kernel_runtime.sandbox import refusals
 from kernel_runtime.sandbox.modes import USER_MODE, USER_MODES, is_initial_user_namespace
 from kernel_runtime.sandbox.namespaces import NamespaceSandbox

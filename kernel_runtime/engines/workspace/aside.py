@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from kernel_runtime.engines.workspace.access import Access
@@ -18,6 +18,7 @@ from kernel_runtime.engines.workspace.reading import FileReader, Unstable
 from kernel_runtime.engines.workspace.snapshots import write_entries
 from kernel_runtime.engines.workspace.state import DirState, Known
 from kernel_runtime.engines.workspace.tree import make_entry
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.blobs import BlobStore, Digest
 
 _SEEN: Final = "changed by another program after the safety checkpoint"

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,7 @@ from kernel_runtime.engines.workspace.watch import (
     Watch,
     WatchRefused,
 )
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.blobs import BlobError, BlobStore, BlobStoreFull, Digest, digest_of
 
 _SAVE_INDEX_FROM: Final = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from kernel_runtime.engines.workspace import linux
@@ -14,6 +14,7 @@ from kernel_runtime.engines.workspace.model import Entry
 from kernel_runtime.engines.workspace.operations import Operations, Parts, Place, join
 from kernel_runtime.engines.workspace.state import DirState, Known
 from kernel_runtime.engines.workspace.tree import Reader
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.blobs import BlobStore
 
 _BLOCK: Final = 4096

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_runtime.engines.workspace.rules import Rules
+from kernel_runtime.later import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ clock fine enough. inotify needs all writers to be on this machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kernel_runtime.engines.workspace import linux
+from kernel_runtime.later import dataclass
 
 _MS: Final = 1_000_000
 _S: Final = 1_000_000_000

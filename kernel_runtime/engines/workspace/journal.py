@@ -17,7 +17,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -25,9 +25,10 @@ from kernel_runtime.engines.workspace.model import Entry
 from kernel_runtime.engines.workspace.names import to_bytes, to_text
 from kernel_runtime.engines.workspace.operations import Parts
 from kernel_runtime.engines.workspace.tree import decode_row, encode_row
+from kernel_runtime.engines.workspace.unfinished import JOURNAL
+from kernel_runtime.later import dataclass
 
 _FORMAT: Final = 1
-_PREFIX: Final = "restore-"
 
 State = Literal["staging", "applying", "committed"]
 Identity = tuple[int, int]
@@ -103,7 +104,7 @@ class Journal:
     def write(self, state: State) -> None:
         """Make the record durable in this state. Raises OSError; then the old state holds."""
         self.record.state = state
-        target = self._directory / f"{_PREFIX}{self.record.id}.json"
+        target = self._directory / f"{JOURNAL}{self.record.id}.json"
         temporary = target.with_suffix(".new")
         with open(temporary, "wb") as file:
             file.write(json.dumps(_encode(self.record)).encode("ascii"))
@@ -116,9 +117,9 @@ class Journal:
         """The restore is over, one way or the other."""
         for suffix in (".json", ".new"):
             with contextlib.suppress(FileNotFoundError):
-                (self._directory / f"{_PREFIX}{self.record.id}{suffix}").unlink()
+                (self._directory / f"{JOURNAL}{self.record.id}{suffix}").unlink()
         with contextlib.suppress(FileNotFoundError):
-            (self._directory / f"{_PREFIX}{self.record.id}.lock").unlink()
+            (self._directory / f"{JOURNAL}{self.record.id}.lock").unlink()
         _sync_directory(self._directory)
 
     def close(self) -> None:
@@ -133,8 +134,8 @@ def interrupted(directory: Path, damaged: list[Path]) -> Iterator[Journal]:
     """
     if not directory.is_dir():
         return
-    for file in sorted(directory.glob(f"{_PREFIX}*.json")):
-        identity = file.stem[len(_PREFIX) :]
+    for file in sorted(directory.glob(f"{JOURNAL}*.json")):
+        identity = file.stem[len(JOURNAL) :]
         try:
             lock = _lock(directory, identity, wait=False)
         except BlockingIOError:
@@ -155,7 +156,7 @@ def interrupted(directory: Path, damaged: list[Path]) -> Iterator[Journal]:
 def _lock(directory: Path, identity: str, *, wait: bool) -> int:
     import fcntl  # not on Windows, where this module must import too
 
-    path = directory / f"{_PREFIX}{identity}.lock"
+    path = directory / f"{JOURNAL}{identity}.lock"
     fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

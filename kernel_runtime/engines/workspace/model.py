@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal, NewType
 
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.blobs import Digest
 
 SnapshotId = NewType("SnapshotId", str)

@@ -6,10 +6,11 @@ and put in place by one rename.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kernel_runtime.engines.workspace.model import Entry, LeftOut
 from kernel_runtime.engines.workspace.state import DirState, Known
+from kernel_runtime.later import dataclass
 
 Parts = tuple[bytes, ...]
 """Names from a root down to a directory."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from kernel_runtime.engines.workspace.model import LeftOut
 from kernel_runtime.engines.workspace.operations import is_below
 from kernel_runtime.engines.workspace.rules import Rules
+from kernel_runtime.later import dataclass
 
 DOCUMENT: Final = "notebook document: the front end owns it"
 

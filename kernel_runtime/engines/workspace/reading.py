@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from kernel_runtime.engines.workspace import faults
@@ -17,6 +17,7 @@ from kernel_runtime.engines.workspace.filesystems import Trust, granularity_ns, 
 from kernel_runtime.engines.workspace.model import Chunk, Entry
 from kernel_runtime.engines.workspace.state import Known, key_of, vouches
 from kernel_runtime.engines.workspace.tree import make_entry
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.blobs import BlobStore, digest_of
 
 TOO_LARGE: Final = "too large to copy"

@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,7 @@ from kernel_runtime.engines.workspace.staging import (
 )
 from kernel_runtime.engines.workspace.state import DirState, Known
 from kernel_runtime.engines.workspace.tree import TreeDamaged
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.blobs import BlobError, BlobStore
 from kernel_runtime.store.reflinks import sync_filesystem
 

@@ -15,11 +15,11 @@ import fnmatch
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from kernel_runtime.engines.workspace.names import to_bytes, to_text
+from kernel_runtime.later import dataclass
 
 STAGING_PREFIX: Final = b".timetravel-restore-"
 """Names that a running restore uses inside a root; never captured, whatever the rules are."""

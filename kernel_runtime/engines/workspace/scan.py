@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol
 
 from kernel_runtime.engines.workspace import faults
@@ -30,6 +30,7 @@ from kernel_runtime.engines.workspace.state import (
     vouches,
 )
 from kernel_runtime.engines.workspace.tree import make_entry
+from kernel_runtime.later import dataclass
 
 MAX_DEPTH: Final = 256
 """Directories nested deeper are left out: each level costs an open descriptor."""

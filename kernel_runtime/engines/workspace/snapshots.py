@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from kernel_runtime.engines.workspace.tree import (
     references,
     write_tree,
 )
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.blobs import BlobError, BlobStore, Digest
 
 _FORMAT: Final = 1

@@ -14,7 +14,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from kernel_runtime.engines.workspace import faults, linux
@@ -25,6 +25,7 @@ from kernel_runtime.engines.workspace.model import Entry
 from kernel_runtime.engines.workspace.operations import Parts, Place, join
 from kernel_runtime.engines.workspace.rules import STAGING_PREFIX
 from kernel_runtime.engines.workspace.tree import Reader, TreeDamaged
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.blobs import BlobError, BlobMissing, BlobStore, Digest
 from kernel_runtime.store.reflinks import clone_file, sync_filesystem
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from kernel_runtime.engines.workspace.filesystems import Trust, granularity_ns
 from kernel_runtime.engines.workspace.model import Entry
 from kernel_runtime.engines.workspace.tree import Pages
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.blobs import Digest
 
 Key = tuple[int, int, int, int, int, int]

@@ -14,11 +14,11 @@ import bisect
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from kernel_runtime.engines.workspace.model import Chunk, Entry, Kind
 from kernel_runtime.engines.workspace.names import to_bytes, to_text
+from kernel_runtime.later import dataclass
 from kernel_runtime.store.blobs import BlobStore, Digest
 
 _PAGE_MASK: Final = 63
