@@ -144,7 +144,9 @@ def test_two_users_and_a_culled_server(hub: Hub, docker: Any) -> None:
             )
         )
     one.stop()
-    assert not [c for c in docker.containers.list(all=True) if c.name.endswith("-one")]
+    # removed by the spawner after the hub has said that the server is gone
+    mine = {"all": True, "filters": {"name": "-one$"}, "ignore_removed": True}
+    waited(lambda: not docker.containers.list(**mine))
     one.start()
     kernel = opened(one, "a.ipynb")
     ran(docker, one, kernel, "%timetravel resume")
