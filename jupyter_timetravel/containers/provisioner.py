@@ -151,7 +151,6 @@ class DockerProvisioner(LocalProvisioner):
         try:
             if self._found is not None:
                 self._container, self._found = self._found.id, None
-                orphans.own(self._runtime)
             else:
                 self._container = await asyncio.to_thread(self._create)
             self._ended = self._watch()
