@@ -57,22 +57,29 @@ def sweep(daemon: Daemon, runtimes: Path, hours: float) -> list[str]:
     kept = set()
     for found in daemon.ours():
         runtime = Path(found.labels.get("runtime", "/nonexistent"))
-        has_server = is_alive(found.labels.get("server", "")) or is_alive(_owner(runtime))
+        # a label says for ever who made it; a probe has no directory
+        owner = _owner(runtime)
+        has_server = is_alive(found.labels.get("server", "") if owner is None else owner)
         if has_server or (found.lives and _age_hours(runtime) < hours):
             kept.add(runtime)
             continue
         daemon.remove(found.id)
         removed.append(found.id)
     for runtime in runtimes.glob("timetravel-c-*"):
-        if runtime not in kept and not is_alive(_owner(runtime)):
+        if runtime not in kept and not is_alive(_owner(runtime) or ""):
             shutil.rmtree(runtime, ignore_errors=True)
     return removed
 
 
 def own(runtime: Path) -> None:
-    """Note in a runtime directory which server has it: a label says for ever who made the
-    container."""
+    """Note in a runtime directory which server has it."""
     (runtime / "server").write_text(this_server(), "utf-8")
+
+
+def give_up(runtime: Path) -> None:
+    """Its container is nobody's any more: the next sweep removes it, though it may run."""
+    (runtime / "server").write_text("", "utf-8")
+    (runtime / SEEN).unlink(missing_ok=True)
 
 
 def _claim(runtime: Path) -> bool:
@@ -91,11 +98,11 @@ def _claim(runtime: Path) -> bool:
         return False
 
 
-def _owner(runtime: Path) -> str:
+def _owner(runtime: Path) -> str | None:
     try:
         return (runtime / "server").read_text("utf-8")
     except OSError:
-        return ""
+        return None
 
 
 def _age_hours(runtime: Path) -> float:

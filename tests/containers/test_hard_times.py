@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_timetravel.cli import main
+from jupyter_timetravel.containers.errors import ContainerError
 from tests.conftest import PATIENCE
 from tests.containers.conftest import START, container, of_a_notebook, ours, revive
 from tests.containers.test_sessions import killed_server
@@ -145,6 +149,84 @@ def test_a_container_is_removed_during_a_restore(start: START, place: Path, dock
         assert texts() == {text}
     notebook.manager.shutdown_kernel()
     assert main(["check", "--store", str(store)]) == 0
+
+
+class Forwarder:
+    """A daemon's socket that can go away: what comes is passed on to the real one."""
+
+    def __init__(self, path: Path, real: str) -> None:
+        self._path, self._real = str(path), real
+        self._open: list[socket.socket] = []
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"unix://{self._path}"
+
+    def start(self) -> None:
+        Path(self._path).unlink(missing_ok=True)
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(self._path)
+        self._server.listen(20)
+        threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Nobody listens, and what was open is cut."""
+        Path(self._path).unlink()
+        for one in (self._server, *self._open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._open.clear()
+
+    def _accept(self, server: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = server.accept()
+            except OSError:
+                return
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(self._real)
+            self._open += [near, far]
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _pass(one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        with contextlib.suppress(OSError):
+            other.shutdown(socket.SHUT_WR)
+
+
+def test_the_daemon_goes_away(start: START, place: Path, docker: Any) -> None:
+    """The kernel works on and is not restarted; shut down, it is removed by the next start."""
+    real = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+    forwarder = Forwarder(place / "d.sock", real)
+    settings = {"docker_host": forwarder.address, "network": "none"}
+    notebook = start(**settings)
+    notebook.run("x = 1")
+    forwarder.stop()
+    assert notebook.manager.is_alive()
+    assert notebook.run("print(x)").out == "1"
+    with pytest.raises(ContainerError, match="went away, so the kernel was not restarted"):
+        notebook.manager.restart_kernel(now=True)
+    assert notebook.run("print(x)").out == "1"
+    forwarder.start()
+    notebook.manager.restart_kernel(now=True)
+    notebook.client.wait_for_ready(timeout=PATIENCE)
+    assert "NameError" in notebook.run("x", ok=False).error
+    forwarder.stop()
+    notebook.manager.shutdown_kernel(now=True)
+    [left] = ours(docker, place)
+    with pytest.raises(ContainerError, match="There is no Docker daemon"):
+        start(**settings)
+    forwarder.start()
+    start(**settings).run("x = 1")
+    [new] = ours(docker, place)
+    assert new.id != left.id
+    assert len(list((place / "r").glob("timetravel-c-*"))) == 1
 
 
 @pytest.fixture
