@@ -24,7 +24,10 @@ from kernel_runtime.timeline.model import Note
 
 KIND: Final = "file of the container"
 _FILESYSTEMS: Final = ("overlay", "fuse.fuse-overlayfs")
-_MOST: Final = 500_000
+_MOST: Final = 100_000
+"""Paths that each checkpoint looks at, at some 10 microseconds each."""
+
+_MOST_AT_FIRST: Final = 500_000
 _NAMED: Final = 50
 _Facts = tuple[int, ...]
 """Of a directory mode and owner, of all else its change time."""
@@ -59,8 +62,8 @@ class OwnLayer:
                     self._before[path] = _facts(found)
                 if stat.S_ISDIR(found.st_mode):
                     waiting.append((path, found))
-            if looked > _MOST:
-                self._problem = f"not looked at: it holds more than {_MOST:,} files"
+            if len(self._before) > _MOST or looked > _MOST_AT_FIRST:
+                self._problem = "not looked at: there are too many files that cells may change"
                 self._before, self._directories = {}, []
                 return
 
@@ -138,7 +141,7 @@ def stays(then: Iterable[Note], now: Iterable[Note]) -> list[str]:
     before = {note.subject: note.detail for note in then if note.kind == KIND}
     after = {note.subject: note.detail for note in now if note.kind == KIND}
     return [
-        f"stays as it is: {KIND}: {path}: {after.get(path, 'as the image has it')}"
+        f"stays as it is: {KIND}: {path}: {after.get(path, 'as it was when this kernel started')}"
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
     ]

@@ -101,7 +101,9 @@ def test_what_is_not_captured_is_named(start: START, place: Path, docker: Any, i
         revive(notebook)
         told = notebook.command("restore", checkpoint="kept")
         stays = [text for text in told["warnings"] if text.startswith("stays as it is: ")]
-        assert len(stays) == 1 and "/srv/own/a: as the image has it" in stays[0], stays
+        assert len(stays) == 1 and "/srv/own/a: as it was when this kernel started" in stays[0], (
+            stays
+        )
         assert notebook.run("print(x, repr(open('/srv/own/a').read()))").out == "1 ''"
 
 
