@@ -62,12 +62,14 @@ class Daemon:
         """Connect. Raises ContainerError where there is no daemon, or none that we may use."""
         try:
             import docker
+            import requests  # by which it speaks, and whose errors it lets through
         except ImportError as error:
             raise ContainerError(
                 "Kernels in containers need Docker's library for Python, which is not installed. "
                 "Nothing was started; `pip install jupyter_timetravel[docker]` brings it."
             ) from error
         self._errors = docker.errors
+        self._away = requests.exceptions.RequestException
         try:
             settings: dict[str, Any] = docker.utils.kwargs_from_env()
             if address:
@@ -257,14 +259,20 @@ class Daemon:
             raise _unreachable(error, None) from error
 
     def signal(self, id: str, number: int) -> None:
-        """Send a signal to a container's first process; nothing if it has ended."""
-        with contextlib.suppress(self._errors.APIError):
+        """Send a signal to a container's first process; nothing if it has ended, or if the daemon
+        went away."""
+        with contextlib.suppress(self._errors.APIError, self._away):
             self._api.kill(id, number)
 
-    def remove(self, id: str) -> None:
-        """Remove a container and end what runs in it; nothing if it is gone."""
-        with contextlib.suppress(self._errors.APIError):
+    def remove(self, id: str) -> bool:
+        """Remove a container and end what runs in it; False if the daemon went away."""
+        try:
             self._api.remove_container(id, force=True, v=True)
+        except self._errors.APIError:
+            return True  # it is gone, or being removed
+        except self._away:
+            return False
+        return True
 
     def resume(self, id: str) -> None:
         """Let a paused container go on; nothing if it is not paused."""

@@ -6,6 +6,7 @@ keeps the session until the same notebook is opened again, for a limited time.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import time
@@ -26,7 +27,8 @@ def look_after(runtime: Path) -> None:
 
 
 def find(daemon: Daemon, wanted: Mapping[str, str], image: str) -> Found | None:
-    """A container without a server that holds this notebook's session. A paused one goes on."""
+    """A container without a server that holds this notebook's session; it is this server's from now
+    on, and no other one finds it. One that is paused goes on."""
     if not wanted.get("notebook"):
         return None
     for found in daemon.ours():
@@ -37,6 +39,7 @@ def find(daemon: Daemon, wanted: Mapping[str, str], image: str) -> Found | None:
             and found.image == image
             and not is_alive(found.labels.get("server", ""))
             and Path(found.labels.get("runtime", "/nonexistent"), SEEN).exists()
+            and _claim(Path(found.labels["runtime"]))
         ):
             if found.paused:
                 daemon.resume(found.id)
@@ -54,29 +57,52 @@ def sweep(daemon: Daemon, runtimes: Path, hours: float) -> list[str]:
     kept = set()
     for found in daemon.ours():
         runtime = Path(found.labels.get("runtime", "/nonexistent"))
-        if is_alive(found.labels.get("server", "")) or (
-            found.lives and _age_hours(runtime) < hours
-        ):
+        # a label says for ever who made it; a probe has no directory
+        owner = _owner(runtime)
+        has_server = is_alive(found.labels.get("server", "") if owner is None else owner)
+        if has_server or (found.lives and _age_hours(runtime) < hours):
             kept.add(runtime)
             continue
         daemon.remove(found.id)
         removed.append(found.id)
     for runtime in runtimes.glob("timetravel-c-*"):
-        if runtime not in kept and not is_alive(_owner(runtime)):
+        if runtime not in kept and not is_alive(_owner(runtime) or ""):
             shutil.rmtree(runtime, ignore_errors=True)
     return removed
 
 
 def own(runtime: Path) -> None:
-    """Note in a runtime directory which server made it."""
+    """Note in a runtime directory which server has it."""
     (runtime / "server").write_text(this_server(), "utf-8")
 
 
-def _owner(runtime: Path) -> str:
+def give_up(runtime: Path) -> None:
+    """Its container is nobody's any more: the next sweep removes it, though it may run."""
+    (runtime / "server").write_text("", "utf-8")
+    (runtime / SEEN).unlink(missing_ok=True)
+
+
+def _claim(runtime: Path) -> bool:
+    """Own it, unless a server that lives does. Of several at once one gets it."""
+    try:
+        with open(runtime / "server", "r+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if is_alive(file.read()):
+                return False
+            file.seek(0)
+            file.truncate()
+            file.write(this_server())
+            file.flush()
+            return True
+    except OSError:
+        return False
+
+
+def _owner(runtime: Path) -> str | None:
     try:
         return (runtime / "server").read_text("utf-8")
     except OSError:
-        return ""
+        return None
 
 
 def _age_hours(runtime: Path) -> float:

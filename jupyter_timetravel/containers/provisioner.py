@@ -151,7 +151,6 @@ class DockerProvisioner(LocalProvisioner):
         try:
             if self._found is not None:
                 self._container, self._found = self._found.id, None
-                orphans.own(self._runtime)
             else:
                 self._container = await asyncio.to_thread(self._create)
             self._ended = self._watch()
@@ -323,14 +322,27 @@ class DockerProvisioner(LocalProvisioner):
         await self.send_signal(signal.SIGTERM)
 
     async def cleanup(self, restart: bool = False) -> None:
-        """Remove the container; for good, its runtime directory too. What it stored stays."""
+        """Remove the container; for good, its runtime directory too. What it stored stays.
+
+        If the daemon went away, the next start of such a kernel removes it; raises ContainerError
+        where this is a restart, and then all is as it was.
+        """
+        removed = True
         if self._daemon is not None and self._container:
-            await asyncio.to_thread(self._daemon.remove, self._container)
+            removed = await asyncio.to_thread(self._daemon.remove, self._container)
+        if not removed and restart:
+            raise ContainerError(
+                "Docker's daemon went away, so the kernel was not restarted; its container is as "
+                "it was. Start the daemon, then restart the kernel once more."
+            )
+        if not removed and self._runtime is not None:
+            orphans.give_up(self._runtime)
         self._container = ""
         self._ended = None
         if not restart:
             if self._runtime is not None:
-                shutil.rmtree(self._runtime, ignore_errors=True)
+                if removed:
+                    shutil.rmtree(self._runtime, ignore_errors=True)
                 self._runtime = None
             if self._daemon is not None:
                 self._daemon.close()

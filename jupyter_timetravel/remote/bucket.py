@@ -63,6 +63,8 @@ _MEND_CREDENTIALS: Final = (
     "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and its key) are those of somebody "
     "who may do this."
 )
+_OF_CLOCK: Final = ("RequestTimeTooSkewed", "RequestExpired", "date header too old")
+_MEND_CLOCK: Final = "See that this machine's clock is right: requests are signed with the time."
 _MEND_BUCKET: Final = "Make the bucket first, and see that its name and region are right."
 _MEND_NETWORK: Final = (
     "See that the network works and that the address is right (AWS_ENDPOINT_URL, "
@@ -209,7 +211,9 @@ class Bucket:
             if isinstance(error, FileNotFoundError) and name:
                 raise Gone(name) from error
             mend = _MEND_NETWORK
-            if isinstance(error, (PermissionDeniedError, UnauthenticatedError, PermissionError)):
+            if any(word in text for word in _OF_CLOCK):
+                mend = _MEND_CLOCK
+            elif isinstance(error, (PermissionDeniedError, UnauthenticatedError, PermissionError)):
                 mend = _MEND_CREDENTIALS if self._directory is None else "See that it is yours."
             elif code in _CREDENTIALS or any(word in text for word in _OF_CREDENTIALS):
                 mend = _MEND_CREDENTIALS

@@ -76,7 +76,8 @@ class Sender:
 
     def _done(self, future: Future[None]) -> None:
         self._room.release()
-        error = future.exception()
+        # after a failure those that wait are cancelled
+        error = None if future.cancelled() else future.exception()
         if error is not None and self._failed is None:
             self._failed = error
 

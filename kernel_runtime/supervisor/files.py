@@ -21,6 +21,7 @@ from kernel_runtime.store.paths import store_directory
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.document import Document
 from kernel_runtime.supervisor.mappings import writable_mappings
+from kernel_runtime.supervisor.own_layer import OwnLayer
 from kernel_runtime.supervisor.silent import silent_mounts
 from kernel_runtime.timeline.model import Capture, Note
 
@@ -57,6 +58,7 @@ class Files:
         self._silent: list[str] = []
         self._document: Document | None = None
         self._is_imported = False
+        self._own_layer: OwnLayer | None = None
         self.processes: Callable[[], Iterable[str]] = tuple
         """Directories below /proc: these and their descendants may write to mapped files."""
         self.begin_work: Callable[[], None] = lambda: None
@@ -197,6 +199,12 @@ class Files:
     def _mapped(self) -> set[tuple[int, int]]:
         return {file for proc in self.processes() for file in writable_mappings(proc)}
 
+    async def watch_own_layer(self, apart: Iterable[Path]) -> None:
+        """From now on each capture names what cells change in the container around it. apart: what
+        is no matter of the container's, beside the workspace."""
+        if self._engine is not None:
+            self._own_layer = await asyncio.to_thread(OwnLayer, [*self.roots, *apart])
+
     async def capture(self, rules_of: str | None = None) -> tuple[Snapshot | None, Capture | None]:
         """Take a snapshot.
 
@@ -209,7 +217,8 @@ class Files:
             snapshot = await self._run(self._engine.capture, rules_of=rules_of)
         except (WorkspaceError, OSError) as error:
             return None, Capture("filesystem", "workspace", "failed", error=str(error))
-        return snapshot, _as_capture(snapshot)
+        around = await asyncio.to_thread(self._own_layer.changes) if self._own_layer else ()
+        return snapshot, _as_capture(snapshot, around)
 
     async def flush(self) -> None:
         """Wait until what was captured is on the disk; only then may the database name it."""
@@ -333,7 +342,7 @@ def _pattern(path: str, roots: list[Path]) -> str:
     return f"/{Path(path).relative_to(root)}"
 
 
-def _as_capture(snapshot: Snapshot) -> Capture:
+def _as_capture(snapshot: Snapshot, around: Iterable[Note]) -> Capture:
     notes = [_note(left) for left in snapshot.left_out[:_NOTES_SHOWN]]
     if len(snapshot.left_out) > _NOTES_SHOWN:
         notes.append(Note("files", f"{len(snapshot.left_out) - _NOTES_SHOWN} more", "left out"))
@@ -345,7 +354,7 @@ def _as_capture(snapshot: Snapshot) -> Capture:
         "ready",
         bytes=snapshot.copied_bytes,
         ref=snapshot.id,
-        not_captured=tuple(notes),
+        not_captured=(*notes, *around),
     )
 
 

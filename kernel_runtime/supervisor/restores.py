@@ -192,7 +192,7 @@ class Restorer(Reviver):
         # not before now: a thread that looks at files would hold up each step above
         await self._teller.environment(result, plan, safety, request)
         result["threads"] = {"brought_back": threads, "ids_kept": ids_kept}
-        result["warnings"] += self._teller.not_brought_back(plan, notes)
+        result["warnings"] += self._teller.not_brought_back(plan, safety, notes)
         if plan.reseeds and plan.brings_process:
             result["reseeded"] = await self._reseed()
         result["took_ms"] = (time.perf_counter() - started) * 1e3

@@ -7,10 +7,13 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jupyter_core.paths import jupyter_runtime_dir
+
 from kernel_runtime import plugins
 from kernel_runtime.errors import EnvironmentRefused, TimeTravelError
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.supervisor import idle
+from kernel_runtime.store.paths import key_directory
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -102,6 +105,10 @@ class Starting:
         try:
             await self._prepared
             if not session.rescue.active and not session.config.visit:
+                if not session.environment.enabled:
+                    own = [key_directory(), Path(jupyter_runtime_dir())]
+                    own += [d for d in [session.persistence.directory] if d is not None]
+                    await session.files.watch_own_layer(own)
                 await session.checkpoints.first()
                 await session.portable.at_start()
         finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.workspace.model import RestorePlan, RestoreResult
 from kernel_runtime.engines.workspace.names import printable
-from kernel_runtime.supervisor import shared_memory
+from kernel_runtime.supervisor import own_layer, shared_memory
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.planning import TELL_S, Plan
 from kernel_runtime.supervisor.request import Request
@@ -111,8 +111,9 @@ class Teller:
         if plan.environment is not None:
             session.background(self._tell_host_changes(plan, request))
 
-    def not_brought_back(self, plan: Plan, notes: list[list[str]]) -> list[str]:
-        """Warnings. notes: what the woken process says itself: kind, subject, detail."""
+    def not_brought_back(self, plan: Plan, safety: Taken, notes: list[list[str]]) -> list[str]:
+        """Warnings. safety: the state before. notes: what the woken process says itself: kind,
+        subject, detail."""
         found = [
             f"not brought back: {kind} {subject}: {detail}"
             if kind == "child process"
@@ -124,6 +125,15 @@ class Teller:
             for note in (plan.environment.not_captured if plan.environment else ())
             if note.kind == shared_memory.KIND
         ]
+        found += own_layer.stays(
+            *(
+                files.not_captured if files is not None else ()
+                for files in (
+                    checkpoint.capture("filesystem", engine="workspace")
+                    for checkpoint in (plan.target, safety.checkpoint)
+                )
+            )
+        )
         capture = plan.tree or plan.target.capture("process")
         if plan.brings_process and capture is not None:
             named = {subject for _, subject, _ in notes}

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.containers.conftest import PACKAGES, START, container, durable, revive, until
+from tests.conftest import Notebook
+from tests.containers.conftest import (
+    PACKAGES,
+    START,
+    built,
+    container,
+    durable,
+    of_a_notebook,
+    revive,
+    until,
+)
 
 STATE = (
     "!python -c 'import mine, numpy; print(mine.X, int(numpy.ones(2).sum()))'\n"
@@ -32,6 +43,81 @@ def test_a_plain_container(start: START) -> None:
     assert notebook.run("print(x, os.path.exists(here))").out == "1 False"
 
 
+def named(notebook: Notebook, checkpoint: int | str) -> dict[str, str]:
+    """What a checkpoint says that it does not hold of the container."""
+    record = notebook.command("get", checkpoint=checkpoint)["checkpoint"]
+    [files] = [one for one in record["captures"] if one["engine"] == "workspace"]
+    assert files["state"] == "ready"
+    return {
+        note["subject"]: note["detail"].split(",")[0]
+        for note in files["not_captured"]
+        if note["kind"] == "file of the container"
+    }
+
+
+def test_what_is_not_captured_is_named(start: START, place: Path, docker: Any, image: str) -> None:
+    """Each checkpoint says what has changed in the container outside of it, and a restore what
+    stays; so does one in the next container, where none of it is."""
+    me = f"{os.getuid()}:{os.getgid()}"
+    lines = (
+        f"FROM {image}",
+        "WORKDIR /srv/own/old",
+        "RUN touch ../a ../b c /srv/one",
+        f"RUN chown -R {me} /srv",
+        "WORKDIR /srv/others",
+        "RUN touch file open && chmod 666 open",
+    )
+    with built(docker, *lines) as other:
+        notebook = start(image=other, isolation="plain", network="none", env=of_a_notebook(place))
+        notebook.run("x = 1; open('f', 'w').write('1')")
+        assert named(notebook, 1) == {}
+        notebook.run("open('/srv/own/a', 'w').write('2')\n%checkpoint --label kept")
+        assert named(notebook, "kept") == {"/srv/own/a": "changed"}
+        notebook.run("x = 2")
+        notebook.run(
+            "!rm -r /srv/own/b /srv/own/old; mkdir -p /srv/own/new/deep\n"
+            "!echo 2 > /srv/others/open; touch /srv/own/new/c /srv/own/new/deep/d /tmp/any\n"
+            "!mv /srv/one /srv/other; touch /srv/others/not; chmod 700 /srv/own"
+        )
+        changed = {
+            "/srv/one": "deleted",
+            "/srv/other": "made",
+            "/srv/others/open": "changed",
+            "/srv/own": "changed",
+            "/srv/own/a": "changed",
+            "/srv/own/b": "deleted",
+            "/srv/own/new": "made with 2 files",
+            "/srv/own/old": "deleted",
+        }
+        assert named(notebook, notebook.head()["number"]) == changed
+        told = notebook.command("restore", checkpoint="kept")
+        stays = [text for text in told["warnings"] if text.startswith("stays as it is: ")]
+        assert {text.split(": ")[2] for text in stays} == changed.keys() - {"/srv/own/a"}
+        assert notebook.run("print(x, open('f').read())").out == "1 1"
+        until(lambda: durable(notebook, "kept"), "it is on the disk")
+
+        # in a new container nothing of it is there, which is another difference
+        container(docker, place).remove(force=True)
+        revive(notebook)
+        told = notebook.command("restore", checkpoint="kept")
+        stays = [text for text in told["warnings"] if text.startswith("stays as it is: ")]
+        assert len(stays) == 1 and "/srv/own/a: as it was when this kernel started" in stays[0], (
+            stays
+        )
+        assert notebook.run("print(x, repr(open('/srv/own/a').read()))").out == "1 ''"
+
+
+@pytest.mark.root
+def test_what_root_changes_is_named(start: START) -> None:
+    notebook = start(isolation="plain", network="none")
+    notebook.run("x = 1")
+    notebook.run("!rm /etc/issue; mkdir /usr/local/lib/mine; touch /usr/local/lib/mine/file")
+    changed = {"/etc/issue": "deleted", "/usr/local/lib/mine": "made with 1 files"}
+    assert named(notebook, 2) == changed
+    report = notebook.run("%restore 1").out
+    assert all(f"file of the container: {path}: " in report for path in changed), report
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_snapshots_of_packages_and_home(start: START, place: Path, docker: Any) -> None:
@@ -46,10 +132,12 @@ def test_snapshots_of_packages_and_home(start: START, place: Path, docker: Any) 
     )
     notebook.run("%checkpoint --label good")
     until(lambda: durable(notebook, "good"), "it is on the disk")
-    notebook.run("x = 2; next(it)")
+    notebook.run("x = 2; next(it); open('/var/tmp/mine', 'w').close()")
     notebook.run("!rm -rf {here}/numpy* {here}/kernel_runtime {here}/zmq {here}/mine.py ~/notes f")
     assert "No module named" in notebook.run("!python -c 'import numpy'").out
-    assert "restored #" in notebook.run("%restore good").out
+    report = notebook.run("%restore good").out
+    assert "restored #" in report and report.count("stays as it is") == 1, report
+    assert "file of the container: /var/tmp/mine: made" in report, "what is not captured is named"
     assert notebook.run(STATE).out.split() == ["7", "2", "mine", "1", "1", "0"]
 
     # the next container has the image's packages until a checkpoint's are put back

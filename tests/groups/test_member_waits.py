@@ -84,3 +84,26 @@ def test_two_requests_at_once_both_end(
     for name in ("g", "h"):
         titles = [one["title"] for one in tt("list", "--group", name)["records"]]
         assert titles == ["G1", "G2"]
+
+
+def test_at_once_the_member_that_waits_is_left_out(
+    pair: Any, tt: Callable[..., Any], port: int
+) -> None:
+    """Nothing is captured in the middle of a cell: who is at rest is, and the others are named."""
+    s, c = pair
+    asked = c.send(ASK.format(port=port))
+    s.run("conn, _ = srv.accept()")  # so C is past its connect
+    s.head()
+    made = tt("checkpoint", "--group", "g", "--timeout", 1, "--allow-partial")["record"]
+    assert not made["complete"]
+    assert made["missing"].keys() == {"C"} and made["missing"]["C"].startswith("busy: ")
+    s.run('box["v"] = 99')
+    said = tt("restore", "--group", "g", "-1", status=1)
+    assert "--allow-partial" in said
+    assert s.run('print(box["v"])').out == "99"
+    tt("restore", "--group", "g", "-1", "--allow-partial")
+    assert s.run('print(box["v"])').out == "0"
+    # S has gone back, and with its process went its end of the connection: C sees that
+    assert c.wait(asked).error.startswith("ConnectionResetError")
+    c.run("")
+    assert tt("checkpoint", "--group", "g")["record"]["complete"], "now both are at rest"

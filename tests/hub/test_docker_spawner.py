@@ -144,8 +144,12 @@ def test_two_users_and_a_culled_server(hub: Hub, docker: Any) -> None:
             )
         )
     one.stop()
-    assert not [c for c in docker.containers.list(all=True) if c.name.endswith("-one")]
+    # removed by the spawner after the hub has said that the server is gone
+    mine = {"all": True, "filters": {"name": "-one$"}, "ignore_removed": True}
+    waited(lambda: not docker.containers.list(**mine))
     one.start()
     kernel = opened(one, "a.ipynb")
     ran(docker, one, kernel, "%timetravel resume")
-    assert ran(docker, one, kernel, "print(x, open('f').read())") == "['one'] 1"
+    said = ran(docker, one, kernel, "print(x, open('f').read())")
+    # a new container may differ from the last, which the first cell says then
+    assert said.splitlines()[-1] == "['one'] 1", said
