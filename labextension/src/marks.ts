@@ -15,6 +15,7 @@ import { Undone } from './undone';
 const UNDONE = 'jp-TimeTravel-undone';
 const SINCE = 'jp-TimeTravel-since';
 const BEFORE = 'jp-TimeTravel-before';
+const HAS_BEFORE = 'jp-TimeTravel-hasBefore';
 
 export class Marks {
   constructor(
@@ -95,7 +96,8 @@ export class Marks {
       this._running.add(args.cell.model.id);
       this._since.delete(args.cell.model.id);
       this._undone.delete(args.cell.model.id);
-      this._show();
+      this._showCell(args.cell); // only that: the cell is about to be sent
+      this._count();
     }
   }
 
@@ -108,12 +110,20 @@ export class Marks {
     this._cells = widgets.length;
     for (const cell of widgets) {
       this._seen.add(cell);
-      const id = cell.model.id;
-      this._mark(cell, UNDONE, this._isUndone(cell), this._trans.__('undone'));
-      this._mark(cell, SINCE, this._since.has(id), this._trans.__('made since'));
-      this._button(cell, this._subject.timeline.beforeCell(id));
+      this._showCell(cell);
+      this._button(cell, this._subject.timeline.beforeCell(cell.model.id));
     }
-    const marked = widgets.flatMap((cell, at) => (this._isUndone(cell) ? [at] : []));
+    this._count();
+  }
+
+  private _showCell(cell: Cell): void {
+    this._mark(cell, UNDONE, this._isUndone(cell), this._trans.__('undone'));
+    this._mark(cell, SINCE, this._since.has(cell.model.id), this._trans.__('made since'));
+  }
+
+  private _count(): void {
+    const { panel } = this._subject.document!;
+    const marked = panel.content.widgets.flatMap((cell, at) => (this._isUndone(cell) ? [at] : []));
     this._marked.set(panel, marked);
     panel.node.dataset.timetravelUndone = String(marked.length);
   }
@@ -145,8 +155,8 @@ export class Marks {
 
   /** The button in the cell's margin; hidden where there is nothing to go back to. */
   private _button(cell: Cell, before: ICheckpoint | null): void {
-    let button = cell.node.querySelector<HTMLButtonElement>(`:scope > .${BEFORE}`);
-    if (button === null) {
+    let button = this._buttons.get(cell);
+    if (button === undefined) {
       if (before === null) {
         return;
       }
@@ -158,11 +168,16 @@ export class Marks {
         event.stopPropagation();
         void this._commands.execute(CommandIDs.beforeCell, { cell: cell.model.id });
       });
+      cell.addClass(HAS_BEFORE);
       cell.node.append(button);
+      this._buttons.set(cell, button);
     }
-    button.hidden = before === null;
-    if (before !== null) {
-      const text = this._trans.__('Go back to before this cell (#%1)', before.number);
+    // what is written anew is laid out anew, also where it is the same
+    if (button.hidden !== (before === null)) {
+      button.hidden = before === null;
+    }
+    const text = before && this._trans.__('Go back to before this cell (#%1)', before.number);
+    if (text !== null && button.title !== text) {
       button.title = text;
       button.setAttribute('aria-label', text);
     }
@@ -171,6 +186,7 @@ export class Marks {
   private _undone = new Set<string>();
   private _cells = 0;
   private _seen = new WeakSet<Cell>();
+  private _buttons = new WeakMap<Cell, HTMLButtonElement>();
   private _since = new Set<string>();
   private _running = new Set<string>();
 }

@@ -6,6 +6,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { JSONObject } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { Pause, whenIdle } from './pause';
 import { eventOf, request, speaks } from './protocol';
 import {
   IChanges,
@@ -25,6 +26,13 @@ import {
   PROVISIONER
 } from './tokens';
 import { Tree } from './tree';
+
+/** What a cell leaves is told when no cell has run for so many milliseconds. */
+const QUIET_MS = 100;
+/** While cells run without a pause: every so many milliseconds. */
+const LATEST_MS = 1000;
+/** Events that come with each cell, and that nobody waits for. */
+const OF_CELLS = ['checkpoint_created', 'checkpoint_changed', 'checkpoint_deleted'];
 
 /**
  * absent: there is no kernel. connecting: it has not answered yet. unmanaged: it has no time travel.
@@ -46,6 +54,7 @@ export class Timeline extends Tree {
     private _trans: TranslationBundle
   ) {
     super();
+    this._news = new Pause(() => this._emitIdle(), context, QUIET_MS, LATEST_MS, LATEST_MS);
     context.kernelChanged.connect(this._onKernel, this);
     context.statusChanged.connect(this._onStatus, this);
     context.iopubMessage.connect(this._onMessage, this);
@@ -54,7 +63,10 @@ export class Timeline extends Tree {
     void this.refresh();
   }
 
-  /** Anything that is shown may be different now. */
+  /**
+   * Anything that is shown may be different now. What cells leave is told in a pause, as what is
+   * done then would be on the way of the next cell.
+   */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
@@ -327,6 +339,7 @@ export class Timeline extends Tree {
   dispose(): void {
     if (!this.isDisposed) {
       this.isDisposed = true;
+      this._news.cancel();
       Signal.clearData(this);
     }
   }
@@ -413,7 +426,11 @@ export class Timeline extends Tree {
       return;
     }
     this._apply(event);
-    this._emit();
+    if (OF_CELLS.includes(event.event)) {
+      this._news.soon();
+    } else {
+      this._emit();
+    }
     if (isGap) {
       void this.refresh();
     }
@@ -503,7 +520,18 @@ export class Timeline extends Tree {
     this._emit();
   }
 
+  private _emitIdle(): void {
+    this._isTold = false;
+    whenIdle(() => {
+      if (!this._isTold) {
+        this._emit();
+      }
+    });
+  }
+
   private _emit(): void {
+    this._isTold = true;
+    this._news.cancel();
     if (!this.isDisposed) {
       this._changed.emit();
     }
@@ -515,6 +543,9 @@ export class Timeline extends Tree {
   private _regrouped = new Signal<this, void>(this);
   private _leaving = new Signal<this, void>(this);
   private _movedMeanwhile = new Signal<this, ICheckpoint>(this);
+  private _news: Pause;
+  /** Since the last pause. */
+  private _isTold = false;
   private _waiting: IEvent[] | null = null;
   private _sequence = 0;
   private _round = 0;
