@@ -16,7 +16,7 @@ export function Size(props: { record: ICheckpoint; trans: TranslationBundle }): 
   const lines = held.map(one => `${kinds[one.engine] ?? kinds[one.kind]}: ${size(one.bytes)}`);
   return (
     <span className="jp-TimeTravel-size" title={lines.join('\n')}>
-      {size(held.reduce((sum, one) => sum + one.bytes, 0))}
+      <bdi>{size(held.reduce((sum, one) => sum + one.bytes, 0))}</bdi>
     </span>
   );
 }
@@ -51,10 +51,14 @@ export function Changed(props: {
   const told = parts.filter(([, counted]) => (counted?.count ?? 0) > 0);
   return (
     <span className="jp-TimeTravel-changed" data-known="true">
-      {told.length === 0 && <span>{trans.__('no change')}</span>}
+      {told.length === 0 && (
+        <span>
+          <bdi>{trans.__('no change')}</bdi>
+        </span>
+      )}
       {told.map(([text, counted]) => (
         <span key={text} title={namesOf(counted!, trans)}>
-          {text}
+          <bdi>{text}</bdi>
         </span>
       ))}
     </span>

@@ -2,7 +2,7 @@
  * What the notebook shows of the timeline: cells whose output is of an undone run are dimmed, and
  * each cell has a button back to before it. Nothing of that is in the document.
  */
-import { Cell, isCodeCellModel } from '@jupyterlab/cells';
+import { Cell, ICodeCellModel, isCodeCellModel } from '@jupyterlab/cells';
 import { NotebookActions } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
@@ -16,6 +16,8 @@ const UNDONE = 'jp-TimeTravel-undone';
 const SINCE = 'jp-TimeTravel-since';
 const BEFORE = 'jp-TimeTravel-before';
 const HAS_BEFORE = 'jp-TimeTravel-hasBefore';
+/** Characters of a cell's first line in a record. */
+const CODE_LENGTH = 200;
 
 export class Marks {
   constructor(
@@ -65,6 +67,7 @@ export class Marks {
         undone.add(id);
       }
     });
+    this._copies(newest).forEach(id => undone.add(id));
     // what was scheduled has its own checkpoint now, or never ran
     for (const id of this._running) {
       const record = newest.get(id);
@@ -73,6 +76,37 @@ export class Marks {
       }
     }
     return undone;
+  }
+
+  /**
+   * Cells that never ran themselves, and show the number and the first line of an undone run and of
+   * no other: copies of its cell, which have an id of their own.
+   */
+  private _copies(known: Map<string, unknown>): string[] {
+    const { timeline, document } = this._subject;
+    const cells = Array.from(document!.panel.content.model?.cells ?? []).filter(
+      cell =>
+        isCodeCellModel(cell) &&
+        cell.executionCount !== null &&
+        !known.has(cell.id) &&
+        !document!.shown.has(cell.id) &&
+        !this._running.has(cell.id)
+    ) as ICodeCellModel[];
+    if (cells.length === 0) {
+      return [];
+    }
+    const isUndone = new Map<string, boolean>();
+    for (const { id, reason, code, coordinate } of timeline.records.values()) {
+      if (reason === 'cell') {
+        const run = `${coordinate.execution_count} ${code}`;
+        isUndone.set(run, !timeline.path.has(id) && isUndone.get(run) !== false);
+      }
+    }
+    return cells
+      .filter(cell =>
+        isUndone.get(`${cell.executionCount} ${firstLine(cell.sharedModel.getSource())}`)
+      )
+      .map(cell => cell.id);
   }
 
   private _onContent(): void {
@@ -85,8 +119,10 @@ export class Marks {
       const { widgets } = panel.content;
       const isOther = (cell: Cell) =>
         !this._seen.has(cell) || cell.hasClass(UNDONE) !== this._isUndone(cell);
-      if (widgets.length !== this._cells || widgets.some(isOther)) {
-        this._show(); // a new widget has no mark yet, and one that is gone is not counted
+      if (widgets.length !== this._cells) {
+        this.update(); // a new one may be a copy, and one that is gone is not counted
+      } else if (widgets.some(isOther)) {
+        this._show(); // a new widget has no mark yet
       }
     });
   }
@@ -189,4 +225,10 @@ export class Marks {
   private _buttons = new WeakMap<Cell, HTMLButtonElement>();
   private _since = new Set<string>();
   private _running = new Set<string>();
+}
+
+/** As a checkpoint's record has it. */
+function firstLine(source: string): string {
+  const line = source.trim().split(/\r?\n/)[0].trimEnd();
+  return line.length > CODE_LENGTH ? `${line.slice(0, CODE_LENGTH - 1)}…` : line;
 }

@@ -260,6 +260,8 @@ export class Timeline extends Tree {
       this._kernelId = kernel.id;
     }
     this._waiting = [];
+    const isOther = this._isOther; // the kernel was started anew, under the same id
+    this._isOther = false;
     try {
       const can = await this._speaks(kernel);
       if (isLate()) {
@@ -276,6 +278,7 @@ export class Timeline extends Tree {
       }
       const before = this.head;
       this.fill(listing);
+      this.notice = isOther ? '' : this.notice;
       this.state = 'ready';
       const waiting = this._waiting;
       this._waiting = null;
@@ -390,6 +393,7 @@ export class Timeline extends Tree {
       this._emit();
     } else if (this._stale && (status === 'idle' || status === 'busy')) {
       this._stale = false;
+      this._isOther = true;
       void this.refresh();
     }
   }
@@ -443,6 +447,9 @@ export class Timeline extends Tree {
         this.put(record!);
         if (record!.is_head) {
           this.setHead(record!.id);
+        }
+        if (record!.reason === 'cell') {
+          this.notice = ''; // it was about the cell before
         }
         this._created.emit(record!);
         break;
@@ -551,6 +558,7 @@ export class Timeline extends Tree {
   private _round = 0;
   private _ours = 0;
   private _stale = false;
+  private _isOther = false;
   private _kernelId = '';
   private _lastRestore = '';
   private _lastAsked = '';

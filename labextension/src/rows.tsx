@@ -242,8 +242,12 @@ const Text = React.memo(function Text(props: {
         {props.head && <span className="jp-TimeTravel-now">{trans.__('present')}</span>}
       </div>
       <div className="jp-TimeTravel-second jp-TimeTravel-facts">
-        <span>{props.age}</span>
-        <span>{reasonOf(record, trans)}</span>
+        <span>
+          <bdi>{props.age}</bdi>
+        </span>
+        <span>
+          <bdi>{reasonOf(record, trans)}</bdi>
+        </span>
         <Size record={record} trans={trans} />
         <Changed changes={props.changes} trans={trans} />
       </div>

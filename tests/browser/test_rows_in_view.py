@@ -116,10 +116,11 @@ def test_right_to_left(person: Walker, server: Server, front_end: str) -> None:
         """() => {
           const panel = document.getElementById('jp-timetravel-panel').getBoundingClientRect();
           const parts = '.jp-TimeTravel-row > *, .jp-TimeTravel-lines';
-          return [...document.querySelectorAll(parts)].every(node => {
-            const { left, right } = node.getBoundingClientRect();
-            return left >= panel.left - 1 && right <= panel.right + 1;
-          });
+          const isIn = ({ left, right }, box) => left >= box.left - 1 && right <= box.right + 1;
+          const parent = document.getElementById('jp-timetravel-panel').parentNode;
+          return isIn(panel, parent.getBoundingClientRect()) &&
+            [...document.querySelectorAll(parts)].every(
+              node => isIn(node.getBoundingClientRect(), panel));
         }"""
     )
     assert inside
