@@ -67,6 +67,10 @@ def sidebar() -> str:
     lines = [line for line in listed.splitlines() if "jupyter-timetravel" in line]
     good = len(lines) == 1 and "enabled" in lines[0] and "OK" in lines[0]
     require(good, "JupyterLab does not take the sidebar:", listed)
+    licences = (place / "static" / "third-party-licenses.json").read_text()
+    brought = [one["name"] for one in json.loads(licences)["packages"]]
+    own = [name for name in brought if name.startswith(("@jupyterlab/", "@lumino/", "react"))]
+    require(not own, "the sidebar brings what is JupyterLab's own:", own)
     return str(place)
 
 

@@ -12,8 +12,8 @@ from jupyter_core.paths import jupyter_runtime_dir
 from kernel_runtime import plugins
 from kernel_runtime.errors import EnvironmentRefused, TimeTravelError
 from kernel_runtime.sandbox.none import NoSandbox
-from kernel_runtime.supervisor import idle
 from kernel_runtime.store.paths import key_directory
+from kernel_runtime.supervisor import idle
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session

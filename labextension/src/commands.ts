@@ -210,7 +210,8 @@ export function addCommands(
     }
   });
 
-  const changed = () => commands.notifyCommandChanged();
+  // one by one: what has none of them, such as each button of each toolbar, need not draw itself
+  const changed = () => Object.values(CommandIDs).forEach(id => commands.notifyCommandChanged(id));
   panel.selectedChanged.connect(changed);
   follower.currentChanged.connect(changed);
   server.changed.connect(changed);

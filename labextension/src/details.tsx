@@ -3,10 +3,10 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 import React, { useEffect, useState } from 'react';
 
+import { Badges, kindsOf } from './badges';
 import { summaryText } from './diff';
 import { IMoment, membersOf } from './groups';
 import { Timeline } from './model';
-import { Badges, kindsOf } from './rows';
 import { CommandIDs, ICheckpoint, ISummary } from './tokens';
 import { moment, size } from './times';
 

@@ -2,7 +2,7 @@
  * What the notebook shows of the timeline: cells whose output is of an undone run are dimmed, and
  * each cell has a button back to before it. Nothing of that is in the document.
  */
-import { Cell, isCodeCellModel } from '@jupyterlab/cells';
+import { Cell, ICodeCellModel, isCodeCellModel } from '@jupyterlab/cells';
 import { NotebookActions } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
@@ -15,6 +15,9 @@ import { Undone } from './undone';
 const UNDONE = 'jp-TimeTravel-undone';
 const SINCE = 'jp-TimeTravel-since';
 const BEFORE = 'jp-TimeTravel-before';
+const HAS_BEFORE = 'jp-TimeTravel-hasBefore';
+/** Characters of a cell's first line in a record. */
+const CODE_LENGTH = 200;
 
 export class Marks {
   constructor(
@@ -64,6 +67,7 @@ export class Marks {
         undone.add(id);
       }
     });
+    this._copies(newest).forEach(id => undone.add(id));
     // what was scheduled has its own checkpoint now, or never ran
     for (const id of this._running) {
       const record = newest.get(id);
@@ -72,6 +76,37 @@ export class Marks {
       }
     }
     return undone;
+  }
+
+  /**
+   * Cells that never ran themselves, and show the number and the first line of an undone run and of
+   * no other: copies of its cell, which have an id of their own.
+   */
+  private _copies(known: Map<string, unknown>): string[] {
+    const { timeline, document } = this._subject;
+    const cells = Array.from(document!.panel.content.model?.cells ?? []).filter(
+      cell =>
+        isCodeCellModel(cell) &&
+        cell.executionCount !== null &&
+        !known.has(cell.id) &&
+        !document!.shown.has(cell.id) &&
+        !this._running.has(cell.id)
+    ) as ICodeCellModel[];
+    if (cells.length === 0) {
+      return [];
+    }
+    const isUndone = new Map<string, boolean>();
+    for (const { id, reason, code, coordinate } of timeline.records.values()) {
+      if (reason === 'cell') {
+        const run = `${coordinate.execution_count} ${code}`;
+        isUndone.set(run, !timeline.path.has(id) && isUndone.get(run) !== false);
+      }
+    }
+    return cells
+      .filter(cell =>
+        isUndone.get(`${cell.executionCount} ${firstLine(cell.sharedModel.getSource())}`)
+      )
+      .map(cell => cell.id);
   }
 
   private _onContent(): void {
@@ -84,8 +119,10 @@ export class Marks {
       const { widgets } = panel.content;
       const isOther = (cell: Cell) =>
         !this._seen.has(cell) || cell.hasClass(UNDONE) !== this._isUndone(cell);
-      if (widgets.length !== this._cells || widgets.some(isOther)) {
-        this._show(); // a new widget has no mark yet, and one that is gone is not counted
+      if (widgets.length !== this._cells) {
+        this.update(); // a new one may be a copy, and one that is gone is not counted
+      } else if (widgets.some(isOther)) {
+        this._show(); // a new widget has no mark yet
       }
     });
   }
@@ -95,7 +132,8 @@ export class Marks {
       this._running.add(args.cell.model.id);
       this._since.delete(args.cell.model.id);
       this._undone.delete(args.cell.model.id);
-      this._show();
+      this._showCell(args.cell); // only that: the cell is about to be sent
+      this._count();
     }
   }
 
@@ -108,12 +146,20 @@ export class Marks {
     this._cells = widgets.length;
     for (const cell of widgets) {
       this._seen.add(cell);
-      const id = cell.model.id;
-      this._mark(cell, UNDONE, this._isUndone(cell), this._trans.__('undone'));
-      this._mark(cell, SINCE, this._since.has(id), this._trans.__('made since'));
-      this._button(cell, this._subject.timeline.beforeCell(id));
+      this._showCell(cell);
+      this._button(cell, this._subject.timeline.beforeCell(cell.model.id));
     }
-    const marked = widgets.flatMap((cell, at) => (this._isUndone(cell) ? [at] : []));
+    this._count();
+  }
+
+  private _showCell(cell: Cell): void {
+    this._mark(cell, UNDONE, this._isUndone(cell), this._trans.__('undone'));
+    this._mark(cell, SINCE, this._since.has(cell.model.id), this._trans.__('made since'));
+  }
+
+  private _count(): void {
+    const { panel } = this._subject.document!;
+    const marked = panel.content.widgets.flatMap((cell, at) => (this._isUndone(cell) ? [at] : []));
     this._marked.set(panel, marked);
     panel.node.dataset.timetravelUndone = String(marked.length);
   }
@@ -145,8 +191,8 @@ export class Marks {
 
   /** The button in the cell's margin; hidden where there is nothing to go back to. */
   private _button(cell: Cell, before: ICheckpoint | null): void {
-    let button = cell.node.querySelector<HTMLButtonElement>(`:scope > .${BEFORE}`);
-    if (button === null) {
+    let button = this._buttons.get(cell);
+    if (button === undefined) {
       if (before === null) {
         return;
       }
@@ -158,11 +204,16 @@ export class Marks {
         event.stopPropagation();
         void this._commands.execute(CommandIDs.beforeCell, { cell: cell.model.id });
       });
+      cell.addClass(HAS_BEFORE);
       cell.node.append(button);
+      this._buttons.set(cell, button);
     }
-    button.hidden = before === null;
-    if (before !== null) {
-      const text = this._trans.__('Go back to before this cell (#%1)', before.number);
+    // what is written anew is laid out anew, also where it is the same
+    if (button.hidden !== (before === null)) {
+      button.hidden = before === null;
+    }
+    const text = before && this._trans.__('Go back to before this cell (#%1)', before.number);
+    if (text !== null && button.title !== text) {
       button.title = text;
       button.setAttribute('aria-label', text);
     }
@@ -171,6 +222,13 @@ export class Marks {
   private _undone = new Set<string>();
   private _cells = 0;
   private _seen = new WeakSet<Cell>();
+  private _buttons = new WeakMap<Cell, HTMLButtonElement>();
   private _since = new Set<string>();
   private _running = new Set<string>();
+}
+
+/** As a checkpoint's record has it. */
+function firstLine(source: string): string {
+  const line = source.trim().split(/\r?\n/)[0].trimEnd();
+  return line.length > CODE_LENGTH ? `${line.slice(0, CODE_LENGTH - 1)}…` : line;
 }

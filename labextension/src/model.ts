@@ -6,6 +6,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { JSONObject } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { Pause, whenIdle } from './pause';
 import { eventOf, request, speaks } from './protocol';
 import {
   IChanges,
@@ -25,6 +26,13 @@ import {
   PROVISIONER
 } from './tokens';
 import { Tree } from './tree';
+
+/** What a cell leaves is told when no cell has run for so many milliseconds. */
+const QUIET_MS = 100;
+/** While cells run without a pause: every so many milliseconds. */
+const LATEST_MS = 1000;
+/** Events that come with each cell, and that nobody waits for. */
+const OF_CELLS = ['checkpoint_created', 'checkpoint_changed', 'checkpoint_deleted'];
 
 /**
  * absent: there is no kernel. connecting: it has not answered yet. unmanaged: it has no time travel.
@@ -46,6 +54,7 @@ export class Timeline extends Tree {
     private _trans: TranslationBundle
   ) {
     super();
+    this._news = new Pause(() => this._emitIdle(), context, QUIET_MS, LATEST_MS, LATEST_MS);
     context.kernelChanged.connect(this._onKernel, this);
     context.statusChanged.connect(this._onStatus, this);
     context.iopubMessage.connect(this._onMessage, this);
@@ -54,7 +63,10 @@ export class Timeline extends Tree {
     void this.refresh();
   }
 
-  /** Anything that is shown may be different now. */
+  /**
+   * Anything that is shown may be different now. What cells leave is told in a pause, as what is
+   * done then would be on the way of the next cell.
+   */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
@@ -248,6 +260,8 @@ export class Timeline extends Tree {
       this._kernelId = kernel.id;
     }
     this._waiting = [];
+    const isOther = this._isOther; // the kernel was started anew, under the same id
+    this._isOther = false;
     try {
       const can = await this._speaks(kernel);
       if (isLate()) {
@@ -264,6 +278,7 @@ export class Timeline extends Tree {
       }
       const before = this.head;
       this.fill(listing);
+      this.notice = isOther ? '' : this.notice;
       this.state = 'ready';
       const waiting = this._waiting;
       this._waiting = null;
@@ -327,6 +342,7 @@ export class Timeline extends Tree {
   dispose(): void {
     if (!this.isDisposed) {
       this.isDisposed = true;
+      this._news.cancel();
       Signal.clearData(this);
     }
   }
@@ -377,6 +393,7 @@ export class Timeline extends Tree {
       this._emit();
     } else if (this._stale && (status === 'idle' || status === 'busy')) {
       this._stale = false;
+      this._isOther = true;
       void this.refresh();
     }
   }
@@ -413,7 +430,11 @@ export class Timeline extends Tree {
       return;
     }
     this._apply(event);
-    this._emit();
+    if (OF_CELLS.includes(event.event)) {
+      this._news.soon();
+    } else {
+      this._emit();
+    }
     if (isGap) {
       void this.refresh();
     }
@@ -426,6 +447,9 @@ export class Timeline extends Tree {
         this.put(record!);
         if (record!.is_head) {
           this.setHead(record!.id);
+        }
+        if (record!.reason === 'cell') {
+          this.notice = ''; // it was about the cell before
         }
         this._created.emit(record!);
         break;
@@ -503,7 +527,18 @@ export class Timeline extends Tree {
     this._emit();
   }
 
+  private _emitIdle(): void {
+    this._isTold = false;
+    whenIdle(() => {
+      if (!this._isTold) {
+        this._emit();
+      }
+    });
+  }
+
   private _emit(): void {
+    this._isTold = true;
+    this._news.cancel();
     if (!this.isDisposed) {
       this._changed.emit();
     }
@@ -515,11 +550,15 @@ export class Timeline extends Tree {
   private _regrouped = new Signal<this, void>(this);
   private _leaving = new Signal<this, void>(this);
   private _movedMeanwhile = new Signal<this, ICheckpoint>(this);
+  private _news: Pause;
+  /** Since the last pause. */
+  private _isTold = false;
   private _waiting: IEvent[] | null = null;
   private _sequence = 0;
   private _round = 0;
   private _ours = 0;
   private _stale = false;
+  private _isOther = false;
   private _kernelId = '';
   private _lastRestore = '';
   private _lastAsked = '';

@@ -2,6 +2,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import { CommandRegistry } from '@lumino/commands';
+import { Message } from '@lumino/messaging';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Menu } from '@lumino/widgets';
 import React from 'react';
@@ -11,7 +12,6 @@ import { Follower, ISubject } from './follow';
 import { layOut } from './graph';
 import { timeTravelIcon } from './icons';
 import { Timeline } from './model';
-import { whenIdle } from './pause';
 import { Rows } from './rows';
 import { IProblem, ServerPart } from './server';
 import { CommandIDs, ICheckpoint, ISettings } from './tokens';
@@ -84,8 +84,15 @@ export class TimelinePanel extends ReactWidget {
     );
   }
 
+  /** Draw, unless nobody sees it: it is drawn when it is shown, and asks for what is in view. */
+  protected onUpdateRequest(message: Message): void {
+    if (this.isVisible) {
+      super.onUpdateRequest(message);
+    }
+  }
+
   protected onAfterShow(): void {
-    this.update(); // what is in view is asked for when it is
+    this.update();
   }
 
   private _onCurrent(): void {
@@ -100,24 +107,14 @@ export class TimelinePanel extends ReactWidget {
     this._shown?.widget.title.changed.connect(this.update, this);
     this._selected = null;
     this._selectedChanged.emit();
-    this._onChanged();
-    this.update(); // at once: what is clicked must be what is meant
+    this._onChanged(); // at once: what is clicked must be what is meant
   }
 
   private _onChanged(): void {
     const { dataset } = this.node;
-    const before = `${dataset.state} ${dataset.running}`;
     dataset.state = this._shown?.timeline.state ?? 'none';
     dataset.running = String(this._shown?.timeline.running != null);
-    if (before !== `${dataset.state} ${dataset.running}`) {
-      this.update();
-    } else if (!this._isDrawn) {
-      this._isDrawn = true;
-      whenIdle(() => {
-        this._isDrawn = false;
-        this.update();
-      });
-    }
+    this.update();
   }
 
   private _openMenu(x: number, y: number): void {
@@ -145,8 +142,6 @@ export class TimelinePanel extends ReactWidget {
     menu.open(x, y);
   }
 
-  /** It is going to be drawn. */
-  private _isDrawn = false;
   private _shown: ISubject | null = null;
   private _selected: string | null = null;
   private _filter = '';

@@ -5,6 +5,8 @@ The page is never waited for by time: each step waits for a text or an attribute
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,17 @@ CELLS = {
     "again": "print('still here', x)",
     "timeline": "%timeline",
 }
+
+
+def test_it_brings_nothing_that_jupyterlab_has() -> None:
+    """Of what extensions share a page takes the newest: an older JupyterLab would run on ours."""
+    from jupyter_core.paths import jupyter_path
+    from jupyterlab_server.config import get_federated_extensions
+
+    found = get_federated_extensions(jupyter_path("labextensions"))["jupyter-timetravel"]
+    entry = Path(found["ext_path"], found["jupyterlab"]["_build"]["load"]).read_text()
+    shared = set(re.findall(r'\b\w\("([@a-z/-]+)","[\d.]+",', entry))
+    assert shared == {"jupyter-timetravel", "diff"}
 
 
 @pytest.fixture(params=FRONT_ENDS)

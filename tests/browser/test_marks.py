@@ -67,6 +67,26 @@ def test_cells_that_show_nothing_of_an_undone_run_are_not_marked(
     person.row(5, head="true").wait_for()
 
 
+def test_a_copy_of_an_undone_cell_is_marked(person: Walker, server: Server) -> None:
+    """It shows the same output; until it has run, or where the run is not an undone one."""
+    opened(person, server, "marks/copied.ipynb")
+    person.restore(1)
+    person.undone(2)
+    active(person, 2)
+    person.execute("notebook:copy-cell")
+    person.execute("notebook:paste-cell-below")
+    person.expect(person.page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(4)
+    person.undone(3)
+    active(person, 0)
+    person.execute("notebook:copy-cell")
+    person.execute("notebook:paste-cell-below")
+    person.expect(person.page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(5)
+    person.undone(3)
+    person.run(4, "x 2")
+    person.row(5, head="true").wait_for()
+    person.undone(2)
+
+
 def test_a_cell_of_another_type_is_put_back_and_new_ones_stay(
     person: Walker, server: Server
 ) -> None:

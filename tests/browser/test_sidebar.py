@@ -300,7 +300,10 @@ def test_the_kernel_goes_away(person: Notebook, server: Server) -> None:
     person.run(0, "k 1")
     person.row(1, head="true").wait_for()
     person.run(1, "back at")
+    warning = person.panel.locator(".jp-TimeTravel-warning")
+    person.expect(warning).to_contain_text("died")
     person.run(2, "still 1")
+    person.expect(warning).to_have_count(0)  # the session goes on
 
     person.execute("kernelmenu:restart")
     person.accept()
