@@ -32,7 +32,7 @@ export interface ICheckpoint {
   label: string | null;
   pinned: boolean;
   is_auto: boolean;
-  reason: 'cell' | 'manual' | 'safety' | 'restart' | 'start';
+  reason: 'cell' | 'manual' | 'safety' | 'part' | 'restart' | 'start';
   code: string;
   is_head: boolean;
   /** How much its cells did that no restore takes back. */
