@@ -265,7 +265,8 @@ def test_the_index_saves_reading_after_a_restart(make_world: Make) -> None:
     assert_same(before, world.picture())
 
 
-def test_a_mount_elsewhere_costs_no_reading_after_a_restart(make_world: Make) -> None:
+@pytest.mark.parametrize("place", ["elsewhere", "W/d/there"])
+def test_a_mount_costs_no_reading_after_a_restart(make_world: Make, place: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("missing ability: to mount")
     world = make_world()
@@ -274,16 +275,35 @@ def test_a_mount_elsewhere_costs_no_reading_after_a_restart(make_world: Make) ->
     world.capture()
     world.write("d/3", "written late")
     time.sleep(0.05)
-    elsewhere = world.base / "elsewhere"
-    elsewhere.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(elsewhere)], check=True)
+    where = world.base / place
+    where.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(where)], check=True)
     try:
         world.reopen()
         a = world.capture()
     finally:
-        subprocess.run(["umount", str(elsewhere)], check=True)
+        subprocess.run(["umount", str(where)], check=True)
     assert world.engine._capturer.content.read_bytes == len("written late")
     assert content(world, a.id, b"d/3") == b"written late"
+
+
+def test_mounts_below_a_root_are_seen_and_others_cost_nothing(make_world: Make) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("missing ability: to mount")
+    world = make_world()
+    world.write("d/e f/g", "below")
+    (world.base / "elsewhere").mkdir()
+    world.capture()
+    for place, how in (("elsewhere", "watched"), ("W/d/e f", "scanned")):
+        where = world.base / place
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(where)], check=True)
+        (where / "h").write_text("in it")
+        a = world.capture()
+        assert a.how == how
+        subprocess.run(["umount", str(where)], check=True)
+        assert world.capture().how == how
+        assert world.capture().how == "watched"
+    world.restore(a.id)
 
 
 def test_a_directory_deleted_and_made_again(make_world: Make) -> None:

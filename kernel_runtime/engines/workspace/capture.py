@@ -379,7 +379,7 @@ class Capturer:
 
     def _start_watching(self, fd: int) -> None:
         try:
-            self.watch = Watch.on(fd)
+            self.watch = Watch.on(fd, [root.path for root in self.roots])
         except WatchRefused as cause:
             self.watch_refused = str(cause)
 

@@ -18,9 +18,11 @@ import errno
 import os
 import select
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from kernel_runtime.engines.overlay.plan import read_mounts
 from kernel_runtime.engines.workspace import linux
 from kernel_runtime.engines.workspace.filesystems import trust_of
 from kernel_runtime.engines.workspace.state import DirState
@@ -37,6 +39,7 @@ _DIRECTORY_MASK: Final = (
 )  # fmt: skip
 _FILE_MASK: Final = _MODIFY | _ATTRIB | _CLOSE_WRITE | _DONT_FOLLOW
 _EVENT: Final = struct.Struct("=iIII")
+_MOUNTS: Final = "/proc/self/mountinfo"
 _LIMIT: Final = Path("/proc/sys/fs/inotify/max_user_watches")
 _SHARE: Final = 2
 """Of the user's watches we take one part in so many: editors need some too."""
@@ -51,7 +54,7 @@ class Overflow(Exception):
 
 
 class MountsChanged(Overflow):
-    """A filesystem was mounted somewhere, perhaps here. No notice was lost: ``noticed``."""
+    """A filesystem was mounted or unmounted below a root. No notice was lost: ``noticed``."""
 
     def __init__(self, noticed: Noticed) -> None:
         super().__init__()
@@ -65,7 +68,8 @@ class WatchRefused(Exception):
 class Watch:
     """All watches of one engine. Raises WatchRefused where they cannot be had."""
 
-    def __init__(self) -> None:
+    def __init__(self, roots: Iterable[Path] = ()) -> None:
+        """roots: below which mounts matter; what is mounted over a root itself, its users see."""
         try:
             self._budget = int(_LIMIT.read_text("ascii")) // _SHARE
             self._fd = linux.inotify_init()
@@ -78,18 +82,20 @@ class Watch:
         self.unwatched: set[DirState] = set()
         """Directories that may not be watched (mode 000): to be listed at each capture."""
         # Mounting over a directory gives no notice there, but this descriptor tells.
-        self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | linux.O_CLOEXEC)
+        self._mounts = os.open(_MOUNTS, os.O_RDONLY | linux.O_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._mounts, select.POLLERR | select.POLLPRI)
         self._poll.poll(0)
+        self._below = tuple(os.path.join(os.path.realpath(root), "") for root in roots)
+        self._mounted = self._mounts_below()
 
     @classmethod
-    def on(cls, fd: int) -> Watch:
-        """A watch for the filesystem of an open directory."""
+    def on(cls, fd: int, roots: Iterable[Path] = ()) -> Watch:
+        """A watch for the filesystem of an open directory, of one of these roots."""
         trust = trust_of(fd)
         if not trust.notices:
             raise WatchRefused(f"changes on this filesystem ({trust.name}) are not all reported")
-        return cls()
+        return cls(roots)
 
     @property
     def count(self) -> int:
@@ -142,7 +148,7 @@ class Watch:
     def drain(self) -> Noticed:
         """What was reported since the last call. Raises Overflow, MountsChanged."""
         changed: Noticed = {}
-        mounted, overflow = bool(self._poll.poll(0)), False
+        mounted, overflow = bool(self._poll.poll(0)) and self._mounts_changed(), False
         while True:
             try:
                 data = os.read(self._fd, 1 << 16)
@@ -162,6 +168,17 @@ class Watch:
         if mounted:
             raise MountsChanged(changed)
         return changed
+
+    def _mounts_changed(self) -> bool:
+        """Whether any matters here: other programs mount elsewhere all the time."""
+        before, self._mounted = self._mounted, self._mounts_below()
+        return before != self._mounted
+
+    def _mounts_below(self) -> list[str]:
+        """Their whole lines: with ids, so that a filesystem in another's place is another one."""
+        text = Path(_MOUNTS).read_text("utf-8", "surrogateescape")
+        lines = zip(text.splitlines(), read_mounts(text))
+        return [line for line, mount in lines if mount.path.startswith(self._below)]
 
     def close(self) -> None:
         """End all watches."""
