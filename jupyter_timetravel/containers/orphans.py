@@ -65,7 +65,9 @@ def sweep(daemon: Daemon, runtimes: Path, hours: float) -> list[str]:
             continue
         daemon.remove(found.id)
         removed.append(found.id)
-    for runtime in runtimes.glob("timetravel-c-*"):
+    # the second: where the paths of sockets would have been too long
+    others = Path("/tmp").glob(f"timetravel-c-{os.getuid()}-*")
+    for runtime in (*runtimes.glob("timetravel-c-*"), *others):
         if runtime not in kept and not is_alive(_owner(runtime) or ""):
             shutil.rmtree(runtime, ignore_errors=True)
     return removed
