@@ -123,4 +123,6 @@ def _keep_loops_running(kernel: ExecutorKernel) -> None:
         # isinstance() asks the object itself, too: a weak proxy whose object is gone raises
         ours = issubclass(type(loop), asyncio.BaseEventLoop)
         if ours and loop is not mine and loop.is_running():
-            loop.call_soon_threadsafe(asyncio._set_running_loop, loop)
+            # first of all: what is ready already may ask which loop runs
+            loop._ready.appendleft(asyncio.Handle(asyncio._set_running_loop, (loop,), loop))
+            loop._write_to_self()

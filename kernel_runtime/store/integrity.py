@@ -38,9 +38,19 @@ def problems(connection: Connection) -> Iterator[str]:
     for id, created_at in timelines:
         try:
             datetime.fromisoformat(created_at)
-            yield from _timeline(connection, id)
+            yield from _timeline_at_rest(connection, id)
         except _DAMAGE as error:
             yield f"the database: session {str(id)[:12]!r} cannot be read ({error})"
+
+
+def _timeline_at_rest(connection: Connection, id: str) -> list[str]:
+    """Read in one transaction: a kernel may write meanwhile."""
+    connection.execute("BEGIN")
+    try:
+        return list(_timeline(connection, id))
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def _timeline(connection: Connection, id: str) -> Iterator[str]:
@@ -64,9 +74,12 @@ def _timeline(connection: Connection, id: str) -> Iterator[str]:
         except _DAMAGE as error:
             yield f"{name}: its variables cannot be read ({error})"
     known = {checkpoint.id for checkpoint in checkpoints}
-    head, last_safety, next_number = connection.execute(
+    row = connection.execute(
         "SELECT head, last_safety, next_number FROM timelines WHERE id = ?", (id,)
     ).fetchone()
+    if row is None:  # deleted since the list was read
+        return
+    head, last_safety, next_number = row
     if head is not None and head not in known:
         yield f"the database: session {id[:12]} is at a checkpoint that does not exist"
     if last_safety is not None and last_safety not in known:

@@ -35,9 +35,10 @@ rang = []
 signal.signal(signal.SIGUSR1, lambda *a: rang.append(a[0]))
 os.umask(0o27)
 r, w = os.pipe(); os.write(w, b"in the pipe")
-woke = threading.Event()
+woke, begun = threading.Event(), threading.Event()
 async def sleeper():
-    await asyncio.sleep(.2); woke.set()
+    # a loop of asyncio's is none to it once its process has a new id: the kernel puts that right
+    begun.set(); await asyncio.sleep(.2); woke.set()
 loop = asyncio.new_event_loop(); threading.Thread(target=loop.run_forever, daemon=True).start()
 large = bytearray(os.urandom(8 << 20))
 def ours():
@@ -73,6 +74,7 @@ def test_it_goes_on(any_world: World, images: Images, folder: Path) -> None:
     live = any_world.start(STATE + SHM)
     live.run(f"log = open({str(folder / 'log')!r}, 'w+'); log.write('0123456789'); log.seek(4)")
     live.run("os.chdir('/usr'); task = asyncio.run_coroutine_threadsafe(sleeper(), loop)")
+    assert live.value("begun.wait(20)")
     frozen = live.freeze()
     written = images.write(frozen)
     before = live.value("ours()")
