@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from jupyter_timetravel.cli import main
+from jupyter_timetravel.containers.daemon import LABEL
 from jupyter_timetravel.containers.errors import ContainerError
 from tests.conftest import PATIENCE
 from tests.containers.conftest import START, container, of_a_notebook, ours, revive
@@ -200,10 +202,17 @@ class Forwarder:
             other.shutdown(socket.SHUT_WR)
 
 
-def test_the_daemon_goes_away(start: START, place: Path, docker: Any) -> None:
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory in which the path of a socket is not too long; it outlives the kernels."""
+    with tempfile.TemporaryDirectory(prefix="tt-", dir="/tmp") as name:
+        yield Path(name)
+
+
+def test_the_daemon_goes_away(short: Path, start: START, place: Path, docker: Any) -> None:
     """The kernel works on and is not restarted; shut down, it is removed by the next start."""
     real = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
-    forwarder = Forwarder(place / "d.sock", real)
+    forwarder = Forwarder(short / "d.sock", real)
     settings = {"docker_host": forwarder.address, "network": "none"}
     notebook = start(**settings)
     notebook.run("x = 1")
@@ -226,8 +235,8 @@ def test_the_daemon_goes_away(start: START, place: Path, docker: Any) -> None:
     start(**settings).run("x = 1")
     [new] = ours(docker, place)
     assert new.id != left.id
-    assert Path(new.labels["runtime"]).is_dir()
-    assert not Path(left.labels["runtime"]).exists()
+    assert Path(new.labels[f"{LABEL}.runtime"]).is_dir()
+    assert not Path(left.labels[f"{LABEL}.runtime"]).exists()
 
 
 @pytest.fixture
