@@ -10,17 +10,17 @@ import pytest
 from tests.kernel.durable_world import durable, kill
 
 
-@pytest.mark.parametrize("how", ["%restore 1 --only process", "%restore 1 --only files",
-                                 "%restore 1 --vars x", "%restore 1 --paths f",
-                                 "process", "files", "bring x", "bring f"])  # fmt: skip
+@pytest.mark.parametrize(
+    "how", ["%restore 1 --only process", "%restore 1 --vars x", "files", "bring x", "bring f"]
+)
 def test_a_kernel_that_ends_right_after_it(
     how: str, start_notebook: Callable[..., Any], document: dict[str, Any]
 ) -> None:
     """A cell asks for it, or somebody else: no cell runs after it."""
-    notebook = start_notebook(**document)
+    notebook = start_notebook("--Supervisor.durability_interval=0", **document)
     notebook.run("x = 1; open('f', 'w').write('one')")
-    notebook.run("x = 2; open('f', 'w').write('two')")
     durable(notebook, 1)
+    notebook.run("x = 2; open('f', 'w').write('two')")
     durable(notebook, 2)
     if how.startswith("%"):
         notebook.run(how)
@@ -32,9 +32,7 @@ def test_a_kernel_that_ends_right_after_it(
     of_files = how.endswith(("files", " f"))
     expected = "(2, 'one')" if of_files else "(1, 'two')"
     head = notebook.head()
-    assert head["reason"] == (
-        "cell" if how.startswith(("%restore 1 --vars", "%restore 1 --paths")) else "part"
-    ), head
+    assert head["reason"] == ("cell" if "--vars" in how else "part"), head
     durable(notebook, head["number"])
     if head["reason"] == "part":
         durable(notebook, head["number"] - 1)
