@@ -163,10 +163,24 @@ class Notebook:
 
     def restore(self, number: int, *, preview: bool = True, cells: bool = False) -> None:
         """Click a row's button, and the dialog's; wait until it is the present."""
+        self.still()
         self.row(number).locator(".jp-TimeTravel-restore").click()
         if preview:
             self.accept(cells=cells)
         self.row(number, head="true").wait_for()
+
+    def still(self) -> None:
+        """Wait until the list stands still: a click is lost on a row that moves in that moment."""
+        self.page.evaluate(
+            """async () => {
+              const shown = () => [...document.querySelectorAll('.jp-TimeTravel-row')]
+                .map(row => row.dataset.number).join();
+              for (let before = null; before !== shown(); ) {
+                before = shown();
+                await new Promise(resolve => setTimeout(resolve, 300));
+              }
+            }"""
+        )
 
     def accept(self, *, cells: bool = False) -> None:
         dialog = self.page.locator(".jp-Dialog")
