@@ -229,7 +229,7 @@ def test_what_outlives_the_kernel(person: Notebook, server: Server) -> None:
     person.panel.locator('tr[data-name="a"] input').check()
     person.panel.locator('[data-command="timetravel:bring"]').click()
     person.notified("as it was at #1").wait_for()
-    person.row(4, head="true").wait_for()
+    person.row(5, head="true").wait_for()  # #4 is what was before
 
     person.row(1).locator(".jp-TimeTravel-restore").click()
     person.page.locator('.jp-Dialog [data-effects="1"]').wait_for()
