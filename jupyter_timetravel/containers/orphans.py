@@ -6,7 +6,6 @@ keeps the session until the same notebook is opened again, for a limited time.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -86,6 +85,8 @@ def give_up(runtime: Path) -> None:
 
 def _claim(runtime: Path) -> bool:
     """Own it, unless a server that lives does. Of several at once one gets it."""
+    import fcntl  # not on Windows, where this module must import too
+
     try:
         with open(runtime / "server", "r+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -116,8 +116,9 @@ def told(directory: Path) -> list[str]:
         (_room(_backups(directory)), "a list of checkpoints of an earlier version, likewise"),
         (_room([directory / "held"]), "whole files too large to copy, from before: they are links"),
         (
-            _room(ImageStore(directory).plain())
-            + _room(directory / name for name in ("criu", "criu-libraries")),
+            _room(
+                [*ImageStore(directory).plain(), directory / "criu", directory / "criu-libraries"]
+            ),
             "processes written before: they go with their checkpoints",
         ),
         (

@@ -11,7 +11,6 @@ memory, which nobody can write to any more and which is gone when the image has 
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 from collections.abc import Collection, Iterable
@@ -25,9 +24,6 @@ _PIECE: Final = 1 << 20
 _SEALED_PIECE: Final = _PIECE + OVERHEAD
 _ID: Final = 16
 _AT_ONCE: Final = 4
-# linux/fcntl.h: F_SEAL_SEAL, _SHRINK, _GROW, _WRITE
-_F_ADD_SEALS: Final = 1033
-_ALL_SEALS: Final = 0xF
 
 
 class Known(NamedTuple):
@@ -118,13 +114,16 @@ class SealedPages:
 
     def opened(self, pieces: Collection[int]) -> int:
         """A file in memory with these pieces at their places. Raises Altered, OSError."""
+        import fcntl  # not on Windows, where this module must import too
+
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
         memory = os.memfd_create("pages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.truncate(memory, self._known.size)
             with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pages") as pool:
                 for _ in pool.map(lambda index: self._put(memory, index), pieces):
                     pass
-            fcntl.fcntl(memory, _F_ADD_SEALS, _ALL_SEALS)  # not even root can write to it now
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)  # not even root can write to it now
         except BaseException:
             os.close(memory)
             raise

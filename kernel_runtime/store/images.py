@@ -258,9 +258,7 @@ class ImageStore:
         return image
 
     def _open_sealed(self, image: OpenImage) -> None:
-        cipher = self._cipher()
-        if cipher is None:
-            raise ImageUnusable(image.ref, "it is sealed, and the store is not encrypted any more")
+        cipher = self._needed_cipher(image.ref)
         image.without_lazy()  # what is mapped from memory would be there twice once it is written
         parts: dict[int, list[tuple[int, int]]] = {}
         for run in image.parsed().runs:
@@ -315,13 +313,16 @@ class ImageStore:
             raise ImageDamaged(ref, f"{path} cannot be read: {cause.strerror}") from cause
 
     def _unsealed(self, ref: str, name: str, data: bytes) -> bytes:
-        cipher = self._cipher()
         try:
-            if cipher is not None:
-                return cipher.open(data, _purpose(ref, name))
+            return self._needed_cipher(ref).open(data, _purpose(ref, name))
         except Altered as cause:
             raise ImageDamaged(ref, f"{self.path / ref / name} was altered") from cause
-        raise ImageUnusable(ref, "it is sealed, and the store is not encrypted any more")
+
+    def _needed_cipher(self, ref: str) -> Cipher:
+        cipher = self._cipher()
+        if cipher is None:
+            raise ImageUnusable(ref, "it is sealed, and the store is not encrypted any more")
+        return cipher
 
     def _named(self, image: OpenImage, name: str) -> bytes:
         data = self._read(image.ref, name)

@@ -194,13 +194,8 @@ def read_seals(connection: Connection, timeline_id: str) -> dict[str, Seal]:
     }
 
 
-def signed_text(timeline_id: str, checkpoint: Checkpoint) -> bytes:
+def signed_text(timeline_id: str, checkpoint: Checkpoint, refs: Refs) -> bytes:
     """What the signature covers: which data belongs to which checkpoint."""
-    return text_to_sign(timeline_id, checkpoint, durable_refs(checkpoint.captures))
-
-
-def text_to_sign(timeline_id: str, checkpoint: Checkpoint, refs: Refs) -> bytes:
-    """Likewise, for other data than it names itself."""
     return json.dumps(
         [timeline_id, checkpoint.id, checkpoint.number, sorted(map(list, refs))]
     ).encode("ascii")
@@ -249,7 +244,8 @@ def _write_seal(
     else:
         # Without a key the session is recorded all the same; its namespaces are not loaded again.
         with contextlib.suppress(KeyUnusable):
-            signature = keys.sign(PURPOSE, signed_text(timeline_id, checkpoint))
+            text = signed_text(timeline_id, checkpoint, durable_refs(checkpoint.captures))
+            signature = keys.sign(PURPOSE, text)
     connection.execute(
         "INSERT OR REPLACE INTO seals VALUES (?, ?, ?)",
         (

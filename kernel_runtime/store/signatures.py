@@ -35,7 +35,7 @@ class Signatures:
     def _check(
         self, timeline_id: str, checkpoint: Checkpoint, signature: str | None, refs: rows.Refs
     ) -> None:
-        text = rows.text_to_sign(timeline_id, checkpoint, refs)
+        text = rows.signed_text(timeline_id, checkpoint, refs)
         self._keys.check(rows.PURPOSE, text, signature, f"Checkpoint #{checkpoint.number}")
 
     def note_doubtful(self, timeline_id: str, checkpoints: Iterable[Checkpoint]) -> None:

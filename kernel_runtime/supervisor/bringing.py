@@ -72,8 +72,7 @@ async def bring_files(
             raise RestoreFailed(str(error)) from error
         if done.kept_aside_id is not None:
             session.restores.keep_aside(safety, done)
-        if request is None:  # a cell has its own checkpoint when it ends
-            await session.checkpoints.after_part(f"with files of #{target.number}", None)
+        await session.checkpoints.after_part(f"with files of #{target.number}", None)
     changes = [session.files.as_json(change) for change in plan.changes]
     record = session.timeline.record(target)
     shown = ", ".join(str(change["path"]) for change in changes[:_SHOWN])

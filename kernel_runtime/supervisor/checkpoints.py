@@ -92,8 +92,9 @@ class Checkpointer:
         """Capture what a restore of a part has led to, which no checkpoint holds; never raises.
 
         Else a kernel that ends before its next cell resumes from the state before the restore.
-        comment: what was restored. request: the cell that asked, if it has ended; one that runs has
-        its own checkpoint when it ends. The caller holds the session's lock and the queue.
+        comment: what was restored. request: the cell that asked, if it has ended; while one runs
+        nothing is done, as it has its own checkpoint when it ends. The caller holds the session's
+        lock and the queue.
         """
         session = self._session
         if session.router.in_flight not in (None, request):

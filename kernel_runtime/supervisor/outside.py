@@ -245,7 +245,7 @@ class Outside:
                 assert session.executor is not None
                 session.reconcile_comms(session.executor, request)
                 await session.checkpoints.take("restart", request=None)
-            elif request is None:  # a cell has its own checkpoint when it ends
+            else:
                 await session.checkpoints.after_part("in a clean environment", None)
             await asyncio.wait([told], timeout=_TELL_S)
             found = told.result() if told.done() else {}

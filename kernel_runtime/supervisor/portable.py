@@ -69,8 +69,7 @@ class Portable:
                 comment=f"before {', '.join(names)} of #{target.number}",
             )
             loaded = await session.durability.load(executor, manifest, names)
-            if request is None:  # a cell has its own checkpoint when it ends
-                await session.checkpoints.after_part(f"with variables of #{target.number}", None)
+            await session.checkpoints.after_part(f"with variables of #{target.number}", None)
         if loaded.lost:
             raise RestoreFailed(
                 f"{'; '.join(f'{name}: {why}' for name, why in loaded.lost)}. "

@@ -31,6 +31,7 @@ import jupyter_timetravel.provisioner
 from jupyter_timetravel import cli
 import kernel_runtime
 import kernel_runtime.errors
+import kernel_runtime.store.images
 raise SystemExit(cli.main(["doctor"]))
 """
 
