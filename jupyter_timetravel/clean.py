@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,11 +34,10 @@ def write(path: Path, notebook: Mapping[str, Any], *, force: bool) -> None:
             with open(path, "xb") as file:
                 file.write(data)
             return
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        name = path.parent / f".{path.name}.{uuid.uuid4().hex}"
         try:
-            with open(descriptor, "wb") as file:
+            with open(name, "xb") as file:
                 file.write(data)
-            os.chmod(name, 0o666 & ~_umask())
             os.replace(name, path)
         except BaseException:
             with suppress(OSError):
@@ -50,12 +49,6 @@ def write(path: Path, notebook: Mapping[str, Any], *, force: bool) -> None:
         ) from None
     except OSError as error:
         raise CleanExportRefused(f"{path} cannot be written: {error}.") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def check(path: Path, present: Mapping[str, Any]) -> str:

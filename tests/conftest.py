@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import queue
+import re
 import socket
 import subprocess
 import sys
@@ -349,11 +350,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.root)
 
 
+@pytest.fixture(autouse=True)
+def _umask_stays() -> Iterator[None]:
+    """Of this process, in which commands run as they do in a server: all later files have it."""
+    before = _umask()
+    yield
+    assert _umask() == before
+
+
+def _umask() -> str:
+    # umask(2) would set it
+    return next(line for line in open("/proc/self/status") if line.startswith("Umask:"))
+
+
+_TELLS = re.compile(r"[>E] |\S+:\d+:")
+"""What of a traceback says where and why, so that all failures of a run fit on one page."""
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Say what failed at once, in the file that TT_FAILURES names: a long run tells at its end."""
     if report.failed and (path := os.environ.get("TT_FAILURES")):
         with open(path, "a") as file:
-            file.write(f"\n--- {report.nodeid} ({report.when})\n{report.longreprtext[-4000:]}\n")
+            told = [line for line in report.longreprtext.splitlines() if _TELLS.match(line)]
+            text = "\n".join(told) or report.longreprtext
+            file.write(f"\n--- {report.nodeid} ({report.when})\n{text[-1500:]}\n")
 
 
 def needs(ability: str, present: bool) -> None:

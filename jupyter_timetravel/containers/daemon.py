@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from jupyter_timetravel.containers.errors import ContainerError
 from jupyter_timetravel.containers.options import ContainerOptions
-from jupyter_timetravel.containers.servers import this_server
+from kernel_runtime.process_names import this_process
 
 LABEL: Final = "jupyter-timetravel"
 """Every container of ours bears it, with the uid of whoever runs the server as its value."""
@@ -122,7 +122,7 @@ class Daemon:
             labels={
                 LABEL: str(os.getuid()),
                 f"{LABEL}.kind": "probe",
-                f"{LABEL}.server": this_server(),
+                f"{LABEL}.server": this_process(),
             },
             host_config=self._api.create_host_config(network_mode="none", cap_drop=["ALL"]),
         )["Id"]

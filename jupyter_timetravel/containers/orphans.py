@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_timetravel.containers.daemon import Daemon, Found
-from jupyter_timetravel.containers.servers import is_alive, this_server
+from kernel_runtime.process_names import is_alive, this_process
 
 SEEN: Final = "seen"
 """A file in the runtime directory whose time says when a server last looked after the container."""
@@ -74,7 +74,7 @@ def sweep(daemon: Daemon, runtimes: Path, hours: float) -> list[str]:
 
 def own(runtime: Path) -> None:
     """Note in a runtime directory which server has it."""
-    (runtime / "server").write_text(this_server(), "utf-8")
+    (runtime / "server").write_text(this_process(), "utf-8")
 
 
 def give_up(runtime: Path) -> None:
@@ -94,7 +94,7 @@ def _claim(runtime: Path) -> bool:
                 return False
             file.seek(0)
             file.truncate()
-            file.write(this_server())
+            file.write(this_process())
             file.flush()
             return True
     except OSError:

@@ -33,8 +33,8 @@ from jupyter_timetravel.containers.exporting import BASE_FILE
 from jupyter_timetravel.containers.fitting import fitting
 from jupyter_timetravel.containers.options import parse
 from jupyter_timetravel.containers.places import KEPT, STORE, state_directory
-from jupyter_timetravel.containers.servers import this_server
 from jupyter_timetravel.provisioner import UnsupportedKernel, settings_arguments
+from kernel_runtime.process_names import this_process
 from kernel_runtime.store.paths import key_directory, private_directory
 from kernel_runtime.supervisor.document import VARIABLE as NOTEBOOK_VARIABLE
 
@@ -195,7 +195,7 @@ class DockerProvisioner(LocalProvisioner):
         labels = {
             **self._identity(),
             "runtime": str(self._runtime),
-            "server": this_server(),
+            "server": this_process(),
             "kernel": self.kernel_id,
         }
         command = [self._options.python, "-m", "kernel_runtime", "-f", str(inner)]

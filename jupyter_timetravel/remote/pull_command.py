@@ -22,6 +22,7 @@ from jupyter_timetravel.remote.progress import Progress
 from jupyter_timetravel.remote.pulling import Pull, Pulled
 from kernel_runtime.store import encryption
 from kernel_runtime.store.database import Store, open_store
+from kernel_runtime.store.paths import private_umask
 from kernel_runtime.timeline.report import title
 from kernel_runtime.timeline.text import one_line, plural, size_text
 
@@ -48,7 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fetch it. Raises PullRefused, NoSuchTimeline, RemoteUnreachable, StoreError."""
-    os.umask(0o077)
+    with private_umask():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     bucket = Bucket(args.url)
     directory = stored.directory_of(args)
     path = os.path.realpath(args.path) if args.path else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from jupyter_timetravel.remote.bucket import Bucket
 from jupyter_timetravel.remote.progress import Progress
 from jupyter_timetravel.remote.pushing import Push
 from kernel_runtime.store.database import Store, TimelineInfo
+from kernel_runtime.store.paths import private_umask
 from kernel_runtime.timeline.text import one_line, plural
 
 SUMMARY = "send timelines, or single checkpoints, to object storage"
@@ -45,7 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send. Raises NoSuchSession, UnknownCheckpoint, PushRefused, RemoteUnreachable."""
-    os.umask(0o077)
+    with private_umask():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     with stored.opened(args) as store:
         chosen = [stored.find(store, args)] if args.notebook else _all(store)
         for info in chosen:

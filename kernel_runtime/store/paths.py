@@ -1,24 +1,20 @@
-"""Where time travel keeps its files: the store and the runtime directory of one kernel."""
+"""Where time travel keeps its files, and how it makes those that are its owner's only."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 import stat
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
+from jupyter_core.paths import jupyter_data_dir
 
 from kernel_runtime.store.errors import StoreError, refused
 
 STORE_VARIABLE: Final = "JUPYTER_TIMETRAVEL_STORE"
 KEYS_VARIABLE: Final = "JUPYTER_TIMETRAVEL_KEYS"
-SOCKET_PATH_LIMIT: Final = 107
-"""Bytes of a Unix socket's path, without the final NUL (unix(7))."""
-SOCKET_NAME_LENGTH: Final = 40
-"""Bytes that a socket's own name may take in a runtime directory."""
 
 
 def store_directory() -> Path:
@@ -36,24 +32,6 @@ def key_directory() -> Path:
     if given:
         return Path(given).absolute()
     return Path(jupyter_data_dir(), "timetravel", "keys").absolute()
-
-
-def runtime_directory(kernel_id: str) -> Path:
-    """Make the directory for the sockets of one kernel, mode 0700, and return it.
-
-    It lies in Jupyter's runtime directory; where a socket's path would get too long there, in
-    the directory for temporary files. The caller removes it at the end. Raises StoreError.
-    """
-    name = "timetravel-" + re.sub(r"[^A-Za-z0-9_.-]", "_", kernel_id)[:64]
-    path = Path(jupyter_runtime_dir(), name).absolute()
-    if len(os.fsencode(path)) + 1 + SOCKET_NAME_LENGTH > SOCKET_PATH_LIMIT:
-        path = Path(tempfile.mkdtemp(prefix="timetravel-"))
-        if len(os.fsencode(path)) + 1 + SOCKET_NAME_LENGTH > SOCKET_PATH_LIMIT:
-            path.rmdir()
-            path = Path(tempfile.mkdtemp(prefix="timetravel-", dir="/tmp"))
-        return path
-    private_directory(path)
-    return path
 
 
 def private_directory(path: Path) -> None:
@@ -100,6 +78,16 @@ def private_file(path: Path) -> None:
             os.close(descriptor)
     except OSError as error:
         raise refused(path, error) from error
+
+
+@contextlib.contextmanager
+def private_umask() -> Iterator[None]:
+    """What is made meanwhile, by libraries too, is its owner's only. For one-threaded programs."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def private_opener(path: str, flags: int) -> int:

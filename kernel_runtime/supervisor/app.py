@@ -9,14 +9,13 @@ import os
 import shutil
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from jupyter_core.application import JupyterApp
 from traitlets import TraitError, Unicode
 
 from kernel_runtime.errors import TimeTravelError
-from kernel_runtime.store.paths import runtime_directory
+from kernel_runtime.store.runtime import runtime_directory
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.config import Supervisor
 from kernel_runtime.supervisor.session import Session
@@ -91,7 +90,7 @@ class SupervisorApp(JupyterApp):
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         channels = Channels()
-        runtime_dir = runtime_directory(Path(self.connection_file).stem)
+        runtime_dir = runtime_directory()
         session = Session(
             channels,
             settings,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -374,14 +377,37 @@ def test_atexit_runs_and_nothing_is_left(start_notebook, tmp_path):
     assert list((tmp_path / "r").iterdir()) == []
 
 
+def _runtime_directory(pid, tmp_path):
+    for place in (tmp_path / "r", Path(tempfile.gettempdir()), Path("/tmp")):
+        for owner in place.glob("timetravel-k-*/owner"):
+            with contextlib.suppress(OSError):
+                if f" {pid}:" in owner.read_text():
+                    return owner.parent
+    raise AssertionError("it has none")
+
+
 def test_kill_of_the_supervisor_leaves_nothing(start_notebook, tmp_path):
     notebook = start_notebook()
     notebook.run("import subprocess; p = subprocess.Popen(['sleep', '1000'])")
     family = psutil.Process(notebook.pid).children(recursive=True)
+    left = _runtime_directory(notebook.pid, tmp_path)
     os.kill(notebook.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
-    assert not [p for p in (tmp_path / "r").iterdir() if p.name.startswith("timetravel")]
+    start_notebook()
+    assert not left.exists()
+
+
+def test_a_kernel_that_was_killed_starts_again_under_its_name(start_notebook, tmp_path):
+    """As Jupyter restarts it: with the same connection file, whatever the killed one left."""
+    notebook = start_notebook()
+    for _ in range(3):
+        assert notebook.run("%checkpoint").out.startswith("checkpoint #")
+    before = _runtime_directory(notebook.pid, tmp_path)
+    notebook.manager.restart_kernel(now=True)
+    notebook.client.wait_for_ready(timeout=60)
+    assert notebook.run("%checkpoint").out.startswith("checkpoint #")
+    assert _runtime_directory(notebook.pid, tmp_path) != before
 
 
 def test_restart_gives_a_clean_session(notebook):

@@ -19,9 +19,6 @@ from kernel_runtime.store.database import open_store
 from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.errors import StoreError, TimelineInUse
 from kernel_runtime.store.paths import (
-    SOCKET_NAME_LENGTH,
-    SOCKET_PATH_LIMIT,
-    runtime_directory,
     store_directory,
 )
 from kernel_runtime.timeline import Capture, Coordinate, Note
@@ -393,20 +390,6 @@ def test_the_store_is_where_it_is_said_to_be(monkeypatch, tmp_path):
     monkeypatch.delenv("JUPYTER_TIMETRAVEL_STORE")
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "d"))
     assert store_directory() == tmp_path / "d" / "timetravel"
-
-
-@pytest.mark.parametrize("depth", [0, 200])
-def test_the_runtime_directory_leaves_room_for_socket_names(monkeypatch, tmp_path, depth):
-    base = Path("/tmp") if depth == 0 else tmp_path / ("x" * depth)
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(base))
-    path = runtime_directory("../kernel id")
-    try:
-        assert stat.S_IMODE(path.stat().st_mode) == 0o700
-        assert len(os.fsencode(path)) + 1 + SOCKET_NAME_LENGTH <= SOCKET_PATH_LIMIT
-        assert (path.parent == base) is (depth == 0)
-        assert ".." not in path.parts
-    finally:
-        path.rmdir()
 
 
 def test_a_timeline_that_lost_a_checkpoint_can_be_read(store, add):
