@@ -162,9 +162,12 @@ int tt_freeze(struct tt_freeze *f, char *report, size_t report_size) {
   if (error) return go_on(state, error, started, -1);
   state->step = TT_AT_CLONE;
   at = tt_now_ns();
+  if (!(f->flags & TT_MOVE)) tt_regions_note(state);
   long pid = f->flags & TT_MOVE ? move(state) : tt_clone_copy(0, 0);
   if (pid == 0) return tt_frozen(state, f->listen_fd);
   f->clone_ns = tt_now_ns() - at;
   tt_close(ends[1]); /* before another thread can fork and inherit it */
+  /* it asks what we have: nothing may be mapped or unmapped meanwhile */
+  if (pid > 0 && tt_regions_lack(state, (int32_t)pid)) wait_for_end(ends[0]);
   return go_on(state, pid, started, ends[0]);
 }

@@ -210,6 +210,7 @@ static int serve(struct tt_state *state, struct incoming *in, int *listen_fd) {
 }
 
 int tt_frozen(struct tt_state *state, int listen_fd) {
+  tt_regions_ask(state);
   tt_maps_drop(state);
   tt_process_freeze(state, listen_fd);
   if (!(state->freeze->flags & TT_MOVE)) tt_regions_find(state);

@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 
 #include "copies.h"
-#include "memory.h"
+#include "procmap.h"
 
 #define UNIT ((uintptr_t)2 << 20)
 #define PRESENT (1ull << 63)
@@ -52,16 +52,22 @@ static int sample(struct tt_state *state, int pagemap, uintptr_t start, uintptr_
 }
 
 int tt_hot_sample(struct tt_state *state) {
-  struct tt_text text = {state->maps_text.data, state->maps_text.data + state->maps_text.size};
+  const uint32_t wanted = TT_WALK_READABLE | TT_WALK_WRITABLE;
+  struct tt_walk walk;
   struct tt_maps_line m;
   uint64_t least = state->freeze->hot_min;
   if (!least) return 0;
   int pagemap = tt_open("/proc/self/pagemap", O_RDONLY), error = 0;
   if (pagemap < 0) return 0; /* not there: then nothing is known to be hot */
-  while (!error && tt_maps_next(&text, &m))
-    if (!m.shared && !m.ino && m.prot & PROT_WRITE && m.prot & PROT_READ &&
-        m.end - m.start >= least)
+  walk.fd = -1;
+  if (state->maps_text.size)
+    tt_walk_text(&walk, wanted, &state->maps_text);
+  else if (tt_walk_ask(&walk, wanted, 0))
+    walk.text.at = walk.text.end = 0; /* it was answered a moment ago */
+  while (!error && tt_walk_next(&walk, &m) > 0)
+    if (!m.shared && !m.ino && m.end - m.start >= least)
       error = sample(state, pagemap, m.start, m.end);
+  tt_walk_end(&walk);
   tt_close(pagemap);
   return error;
 }

@@ -3,7 +3,7 @@
 #define TT_IMAGE_LIST_H
 
 #include "image.h"
-#include "memory.h"
+#include "procmap.h"
 
 #define TT_ENTRIES 8192
 

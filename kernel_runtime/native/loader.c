@@ -4,7 +4,7 @@
  * copies itself to a place that the image leaves free, its den, unmaps everything else, builds the
  * memory of the image, and leaves. The den is unmapped by the image's own code (image.c). */
 #include "image.h"
-#include "memory.h"
+#include "procmap.h"
 #include "threads.h"
 
 #if TT_THREADS

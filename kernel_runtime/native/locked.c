@@ -1,5 +1,6 @@
 /* locked.c: memory that mlock(2) keeps from being swapped out. See memory.h. */
 #include "memory.h"
+#include "procmap.h"
 
 static int add(struct tt_state *state, const struct tt_maps_line *m) {
   struct tt_region *r = tt_alloc(&state->arena, sizeof *r);

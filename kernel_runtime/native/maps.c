@@ -2,37 +2,10 @@
  * wake. See memory.h. */
 #include "memory.h"
 #include "objects.h"
+#include "procmap.h"
 
-static uint64_t device_number(uint64_t major, uint64_t minor) { /* as st_dev has it; makedev(3) */
-  return (minor & 0xff) | (major & 0xfff) << 8 | (minor & ~0xffull) << 12 |
-         (major & ~0xfffull) << 32;
-}
-
-/* "7f..-7f.. rw-s 00000000 00:01 1234      /path" (proc_pid_maps(5)) */
-int tt_maps_next(struct tt_text *text, struct tt_maps_line *m) {
-  struct tt_text line;
-  if (!tt_text_line(text, &line)) return 0;
-  m->start = tt_text_hex(&line);
-  tt_text_skip(&line, "-");
-  m->end = tt_text_hex(&line);
-  struct tt_text perms = tt_text_word(&line);
-  m->prot = m->shared = 0;
-  for (; perms.at < perms.end; perms.at++) {
-    m->prot |= *perms.at == 'r'   ? PROT_READ
-               : *perms.at == 'w' ? PROT_WRITE
-               : *perms.at == 'x' ? PROT_EXEC
-                                  : 0;
-    m->shared |= *perms.at == 's';
-  }
-  m->offset = tt_text_hex(&line);
-  uint64_t major = tt_text_hex(&line);
-  tt_text_skip(&line, ":");
-  m->dev = device_number(major, tt_text_hex(&line));
-  m->ino = tt_text_number(&line);
-  tt_text_blanks(&line);
-  m->path = line;
-  return 1;
-}
+/* Room for the text of the live process, where a clone lacks something. */
+#define TEXT_ROOM ((size_t)4 << 20)
 
 /* --- describing ------------------------------------------------------------------------------ */
 
@@ -161,24 +134,41 @@ static int describe(struct tt_state *state, const struct tt_maps_line *m) {
   return describe_object(state, map, &named, (enum tt_object_kind)kind);
 }
 
-int tt_maps_describe(struct tt_state *state) {
+static int describe_all(struct tt_state *state, struct tt_walk *walk) {
   struct tt_maps_line m;
+  int r, error = 0;
+  state->maps = 0;
+  while (!error && (r = tt_walk_next(walk, &m)) != 0) error = r < 0 ? r : describe(state, &m);
+  tt_walk_end(walk);
+  return error;
+}
+
+/* Before Linux 6.11. The text is kept: tt_regions_find compares with it. */
+static int describe_text(struct tt_state *state) {
+  struct tt_walk walk;
   size_t capacity;
   int error;
   do { /* again when the buffer has moved meanwhile: it is in the text, too */
     capacity = state->text.capacity;
     error = tt_slurp(state, "/proc/self/maps");
   } while (!error && state->text.capacity != capacity);
-  struct tt_buffer whole = state->text; /* kept: tt_regions_find compares with it */
+  struct tt_buffer whole = state->text;
   state->text = state->maps_text;
   state->maps_text = whole;
-  struct tt_text text = {whole.data, whole.data + whole.size};
-  while (!error && tt_maps_next(&text, &m))
-    if (m.shared) error = describe(state, &m);
+  tt_walk_text(&walk, TT_WALK_SHARED, &state->maps_text);
+  if (!error) error = describe_all(state, &walk);
   /* room for the same text in the frozen process: it must not map anything before it has seen
    * which regions are missing */
   if (!error) error = tt_buffer_reserve(&state->text, whole.size + 65536);
   return error;
+}
+
+int tt_maps_describe(struct tt_state *state) {
+  struct tt_walk walk;
+  int error = tt_walk_ask(&walk, TT_WALK_SHARED, 1);
+  if (!error) error = describe_all(state, &walk);
+  if (!error) error = tt_buffer_reserve(&state->maps_text, TEXT_ROOM);
+  return error ? describe_text(state) : 0;
 }
 
 /* --- frozen ----------------------------------------------------------------------------------- */
@@ -203,25 +193,61 @@ static void add_region(struct tt_state *state, uintptr_t start, uintptr_t end, i
   state->regions = r;
 }
 
+/* What is marked not to be copied is not counted in a clone (dup_mmap in the kernel's kernel/fork.c). */
+void tt_regions_note(struct tt_state *state) {
+  state->mapped_pages = state->maps_text.size ? 0 : tt_mapped_pages("/proc/self");
+}
+
+int tt_regions_lack(const struct tt_state *state, int32_t pid) {
+  char proc[32] = "/proc/self";
+  if (!state->mapped_pages) return 0;
+  if (pid) tt_text_path(proc, "/proc/", (uint64_t)pid, "");
+  return tt_mapped_pages(proc) != state->mapped_pages;
+}
+
+void tt_regions_ask(struct tt_state *state) {
+  char path[48];
+  /* the live one waits, unchanged: another size, and this /proc is of another pid namespace */
+  if (!tt_regions_lack(state, 0) || tt_regions_lack(state, state->leader.tid)) return;
+  struct tt_buffer room = state->maps_text;
+  tt_text_path(path, "/proc/", (uint64_t)state->leader.tid, "/maps");
+  state->maps_text = state->text;
+  state->text = room;
+  if (tt_slurp(state, path)) state->text.size = 0;
+  room = state->text;
+  state->text = state->maps_text;
+  state->maps_text = room;
+}
+
+static int walk_own(struct tt_state *state, struct tt_walk *walk) {
+  if (state->mapped_pages) return tt_walk_ask(walk, 0, 0);
+  int error = tt_slurp(state, "/proc/self/maps");
+  tt_walk_text(walk, 0, &state->text);
+  return error;
+}
+
 void tt_regions_find(struct tt_state *state) {
   struct tt_maps_line before, now = {0, 0, 0, 0, 0, 0, 0, {0, 0}};
-  if (tt_slurp(state, "/proc/self/maps")) return;
-  struct tt_text old = {state->maps_text.data, state->maps_text.data + state->maps_text.size};
-  struct tt_text ours = tt_slurped(state);
-  while (tt_maps_next(&old, &before)) {
+  struct tt_walk old, ours;
+  if (!state->maps_text.size || walk_own(state, &ours)) return;
+  tt_walk_text(&old, 0, &state->maps_text);
+  while (tt_walk_next(&old, &before) > 0) {
     uintptr_t at = before.start;
     while (at < before.end) {
-      while (now.end <= at && tt_maps_next(&ours, &now)) {
+      while (now.end <= at && tt_walk_next(&ours, &now) > 0) {
       }
       uintptr_t next = now.end <= at || now.start > before.end ? before.end : now.start;
       if (next > at) {
-        if (!before.shared) add_region(state, at, next, before.prot);
+        /* the last line of the text is the kernel's own, of which the kernel does not tell else */
+        if (!before.shared && !starts(before.path, "[vsyscall]"))
+          add_region(state, at, next, before.prot);
         at = next;
       } else {
         at = now.end;
       }
     }
   }
+  tt_walk_end(&ours);
 }
 
 /* --- waking ------------------------------------------------------------------------------- */

@@ -11,8 +11,15 @@ int tt_object_of_fd(struct tt_state *state, struct tt_desc *desc, const struct s
 /* Recipes for all shared mappings, with the contents of their objects. After the descriptors. */
 int tt_maps_describe(struct tt_state *state);
 
-/* In the frozen process: put placeholders where shared mappings were, so that nothing stays in use
- * because of us; find the regions that the clone did not copy. */
+/* Just before the clone: how much is mapped. Just after it: whether a clone lacks some of that, pid's
+ * or, with 0, the caller's. */
+void tt_regions_note(struct tt_state *state);
+int tt_regions_lack(const struct tt_state *state, int32_t pid);
+
+/* In the frozen process: learn what the live one has where something is lacking, before the last
+ * close, for which that waits; put placeholders where shared mappings were, so that nothing stays in
+ * use because of us; find the regions that the clone did not copy. */
+void tt_regions_ask(struct tt_state *state);
 void tt_maps_drop(struct tt_state *state);
 void tt_regions_find(struct tt_state *state);
 
@@ -25,14 +32,5 @@ void tt_locked_again(struct tt_state *state);
 int tt_objects_make(struct tt_state *state);
 void tt_maps_make(struct tt_state *state);
 void tt_objects_close(struct tt_state *state);
-
-/* One line of /proc/self/maps. path is empty for anonymous memory. */
-struct tt_maps_line {
-  uintptr_t start, end;
-  int prot, shared;
-  uint64_t offset, dev, ino;
-  struct tt_text path;
-};
-int tt_maps_next(struct tt_text *text, struct tt_maps_line *line);
 
 #endif

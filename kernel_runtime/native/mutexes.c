@@ -1,7 +1,7 @@
 /* mutexes.c: see mutexes.h. */
 #include "mutexes.h"
 
-#include "memory.h"
+#include "procmap.h"
 
 #include <elf.h>
 #include <link.h>
@@ -59,12 +59,16 @@ static uintptr_t end_of_data(const struct tt_maps_line *header) {
 }
 
 void tt_mutexes_reown(struct tt_state *state) {
-  struct tt_text text = {state->maps_text.data, state->maps_text.data + state->maps_text.size};
+  struct tt_walk walk;
   struct tt_maps_line m, header = {0, 0, 0, 0, 0, 0, 0, {0, 0}};
   uint64_t library = 0;  /* the file whose code was seen last: its data follows */
   uintptr_t zeroed = 0;  /* where a mapping would begin that is its zeroed data: no file is named */
   uintptr_t end = 0;     /* of all its data: other memory may lie right behind */
-  while (tt_maps_next(&text, &m)) {
+  if (state->maps_text.size)
+    tt_walk_text(&walk, 0, &state->maps_text);
+  else if (tt_walk_ask(&walk, 0, 1))
+    return; /* it was answered at the freeze */
+  while (tt_walk_next(&walk, &m) > 0) {
     if (m.ino && !m.offset && (m.prot & PROT_READ)) header = m;
     if (m.prot & PROT_EXEC) library = m.ino;
     int behind = !m.ino && m.start == zeroed && m.path.at == m.path.end;
@@ -75,4 +79,5 @@ void tt_mutexes_reown(struct tt_state *state) {
     reown(state, m.start, m.end < end ? m.end : end);
     if (data) zeroed = m.end;
   }
+  tt_walk_end(&walk);
 }

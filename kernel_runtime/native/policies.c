@@ -1,7 +1,7 @@
 /* policies.c: see policies.h. Numbers: linux/mempolicy.h. */
 #include "policies.h"
 
-#include "memory.h"
+#include "procmap.h"
 
 #define NODES (TT_POLICY_WORDS * 64)
 #define OF_ADDRESS 2 /* MPOL_F_ADDR */

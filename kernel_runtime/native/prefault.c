@@ -10,7 +10,8 @@
  * has unmapped a page meanwhile. On older kernels nothing is touched.
  *
  * Both are called in the live process by its first thread, with the others running. */
-#include "memory.h"
+#include "procmap.h"
+#include "state.h"
 #include "timetravel.h"
 
 #include <poll.h>
@@ -72,13 +73,18 @@ int tt_pages_note(uint64_t mapping_most, uint32_t pages_most) {
   }
   int pagemap = tt_open("/proc/self/pagemap", O_RDONLY);
   if (pagemap < 0) return pagemap;
-  struct tt_slurped maps = tt_slurp_maps();
-  struct tt_text text = {maps.text, maps.text + maps.used};
+  const uint32_t wanted = TT_WALK_READABLE | TT_WALK_WRITABLE;
+  struct tt_slurped maps = {0, 0, 0};
   struct tt_maps_line m;
-  while (maps.text && tt_maps_next(&text, &m) && noted.pages < pages_most)
-    if (!m.shared && (m.prot & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE) &&
-        m.end - m.start < mapping_most)
-      look(pagemap, m.start, m.end, pages_most);
+  struct tt_walk walk;
+  if (tt_walk_ask(&walk, wanted, 0)) {
+    maps = tt_slurp_maps();
+    struct tt_buffer text = {maps.text, maps.used, maps.room};
+    tt_walk_text(&walk, wanted, &text);
+  }
+  while (tt_walk_next(&walk, &m) > 0 && noted.pages < pages_most)
+    if (!m.shared && m.end - m.start < mapping_most) look(pagemap, m.start, m.end, pages_most);
+  tt_walk_end(&walk);
   tt_slurp_free(&maps);
   tt_close(pagemap);
   return (int)noted.pages;

@@ -204,7 +204,8 @@ struct tt_state {
   int death_signal, subreaper, dumpable;
   int rseq_free; /* the frozen process has no rseq area registered: a woken one registers it */
   uint64_t aside_left, aside_bytes, aside_ns;
-  struct tt_buffer maps_text; /* /proc/self/maps at the freeze */
+  struct tt_buffer maps_text; /* /proc/PID/maps at the freeze, where it was needed */
+  uint64_t mapped_pages;      /* just before the clone; 0: maps_text tells all of it */
   struct tt_hot *hot;
 };
 

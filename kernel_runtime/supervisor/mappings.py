@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
+
+from kernel_runtime import mappings
 
 
 def writable_mappings(proc: str) -> set[tuple[int, int]]:
@@ -35,12 +38,7 @@ def _with_descendants(proc: str) -> Iterator[str]:
 
 
 def _mapped(proc: str) -> Iterator[tuple[int, int]]:
-    try:
-        with open(f"{proc}/maps", "rb") as f:
-            for line in f:
-                fields = line.split(None, 5)
-                if fields[1][1:2] == b"w" and fields[1][3:4] == b"s" and fields[4] != b"0":
-                    major, _, minor = fields[3].partition(b":")
-                    yield os.makedev(int(major, 16), int(minor, 16)), int(fields[4])
-    except OSError:
-        return
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        for mapping in mappings.shared(proc, writable=True):
+            if mapping.inode:
+                yield mapping.device, mapping.inode

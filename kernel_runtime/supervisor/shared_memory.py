@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
+from kernel_runtime import mappings
 from kernel_runtime.timeline.model import Note
 
 KIND = "shared memory"
@@ -65,17 +66,11 @@ def _held(proc: str) -> tuple[set[str], set[int]]:
     found: set[str] = set()
     inodes: set[int] = set()
     with contextlib.suppress(OSError):
-        with open(f"{proc}/maps", errors="surrogateescape") as maps:
-            for line in filter(_in_it, maps):
-                found.add(line[line.index("/dev/shm/") :].rstrip("\n"))
-                inodes.add(
-                    int(line.split(None, 5)[4])
-                )  # proc(5): after range, mode, offset, device
+        for mapping in mappings.shared(proc):
+            if mapping.path.startswith(b"/dev/shm/"):
+                found.add(os.fsdecode(mapping.path))
+                inodes.add(mapping.inode)
         for number in os.listdir(f"{proc}/fd"):
             with contextlib.suppress(OSError):
                 found.add(os.readlink(f"{proc}/fd/{number}"))
     return found, inodes
-
-
-def _in_it(line: str) -> bool:
-    return " /dev/shm/" in line

@@ -17,7 +17,26 @@ def maps():
 """
 
 
-def test_process_07(any_world: World) -> None:
+BEFORE_6_11 = """
+import fcntl, platform
+numbers = {"x86_64": 16, "aarch64": 29}  # of ioctl
+refuse = [(0x20, 0, 0, 0), (0x15, 0, 3, numbers[platform.machine()]), (0x20, 0, 0, 24),
+          (0x15, 0, 1, 0xC0686611), (0x06, 0, 0, 0x50019), (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in refuse))
+program = struct.pack("@HP", len(refuse), ctypes.addressof(code))
+assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0 == ctypes.CDLL(None).prctl(22, 2, program)
+try:
+    fcntl.ioctl(open("/proc/self/maps"), 0xC0686611, bytes(104))
+except OSError as error:
+    assert error.errno == 25, error
+"""
+"""A filter that answers PROCMAP_QUERY as such a kernel does (ENOTTY): mappings are read as text."""
+
+on_kernels = pytest.mark.parametrize("kernel", ["", BEFORE_6_11], ids=["as it is", "before 6.11"])
+
+
+@on_kernels
+def test_process_07(any_world: World, kernel: str) -> None:
     """np.memmap, anonymous mmap and shared_memory, each with its values of the freeze."""
     setup = """
 open("mm.dat", "wb").write(struct.pack("4q", 0, 1, 2, 3))
@@ -25,7 +44,7 @@ file = open("mm.dat", "r+b"); m = mmap.mmap(file.fileno(), 32)
 an = mmap.mmap(-1, 16); an[:2] = b"ab"
 s = shared_memory.SharedMemory(create=True, size=8); s.buf[0] = 7
 """
-    live = any_world.start(SETUP + setup)
+    live = any_world.start(SETUP + kernel + setup)
     frozen = live.freeze()
     live.run("m[:8] = b'changed!'; m.flush(); an[:2] = b'zz'; s.buf[0] = 200")
     segment = pathlib.Path("/dev/shm", live.value("s.name.strip('/')"))
@@ -52,7 +71,8 @@ s = shared_memory.SharedMemory(create=True, size=8); s.buf[0] = 7
         woken.kill()
 
 
-def test_one_object_behind_several_mappings(any_world: World) -> None:
+@on_kernels
+def test_one_object_behind_several_mappings(any_world: World, kernel: str) -> None:
     setup = """
 fd = os.memfd_create("two"); os.ftruncate(fd, 1 << 20)
 a = mmap.mmap(fd, 1 << 20); b = mmap.mmap(fd, 4096, offset=8192); os.close(fd)
@@ -67,7 +87,7 @@ second = libc.mremap(address, 0, 4096, 1)
 ctypes.memset(second, 65, 1)
 shape = [line.split()[:2] for line in maps().splitlines() if "zero (del" in line or "memfd" in line]
 """
-    live = any_world.start(SETUP + setup)
+    live = any_world.start(SETUP + kernel + setup)
     frozen = live.freeze()
     live.run("a[8192:8195] = b'two'; c[500000:500003] = b'not'; c[0] = 0")
     live.kill()
@@ -123,13 +143,14 @@ def test_frozen_pins_no_shared_file(world: World) -> None:
     assert live.value(shared) == []
 
 
-def test_memory_not_copied_by_fork_is_zero_and_named(world: World) -> None:
+@on_kernels
+def test_memory_not_copied_by_fork_is_zero_and_named(world: World, kernel: str) -> None:
     setup = """
 libc = ctypes.CDLL(None)
 m = mmap.mmap(-1, 65536, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 m[:4] = b"kept"; m.madvise(mmap.MADV_DONTFORK)
 """
-    live = world.start(SETUP + setup)
+    live = world.start(SETUP + kernel + setup)
     frozen = live.freeze()
     live.kill()
     woken = frozen.wake()
@@ -179,9 +200,31 @@ def test_memory_that_may_not_be_locked_again_is_named(any_world: World) -> None:
     assert woken.value("locked()") == ["VmLck:\t       8 kB\n"]
 
 
-def test_unshare_of_what_was_rewritten(world: World) -> None:
+@on_kernels
+def test_pages_that_were_written_are_noted(world: World, kernel: str) -> None:
+    setup = """
+m = mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+m.madvise(mmap.MADV_NOHUGEPAGE)
+def write(n):
+    for i in range(0, n, 4096): m[i] = (m[i] + 1) % 256
+write(4 << 20)
+"""
+    live = world.start(SETUP + kernel + setup + "from native_target import load; native = load()\n")
+    live.freeze()
+    live.run("write(2 << 20)")
+    noted = live.value("native.tt_pages_note(1 << 30, 100_000)")
+    assert 512 <= noted < 50_000
+    few = live.value("native.tt_pages_note(1 << 20, 100_000)")  # smaller mappings than m only
+    assert few <= noted - 512
+    live.value("native.tt_pages_note(1 << 30, 100_000)")
+    live.freeze()
+    assert live.value("native.tt_pages_touch(-1)") >= 512
+
+
+@on_kernels
+def test_unshare_of_what_was_rewritten(world: World, kernel: str) -> None:
     live = world.start(
-        SETUP + "m = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        SETUP + kernel + "m = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
         "m.madvise(mmap.MADV_NOHUGEPAGE)\n"
         "def write(n):\n  for i in range(0, n, 4096): m[i] = (m[i] + 1) % 256\n"
         "write(64 << 20)\n"

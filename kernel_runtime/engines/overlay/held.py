@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 
+from kernel_runtime import mappings
 from kernel_runtime.later import dataclass
 
 _LOCKED = 1 << 62
@@ -214,17 +215,10 @@ def _directory(found: dict[str, Held], mounts: dict[str, list[int]], pid: int, l
 
 
 def _written_mappings(pid: int, mounts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    with open(f"/proc/{pid}/maps", "rb") as f:
-        text = f.read()
-    if b"rw-s" not in text and b"-w-s" not in text:
-        return
-    for line in text.splitlines():
-        fields = line.split(None, 5)
-        if len(fields) == 6 and fields[1][1:2] == b"w" and fields[1][3:4] == b"s":
-            path = fields[5]
-            root = _root_of(path, mounts)
-            if root is not None:
-                yield root, _relative(path, root)
+    for mapping in mappings.shared(f"/proc/{pid}", writable=True):
+        root = _root_of(mapping.path, mounts)
+        if root is not None:
+            yield root, _relative(mapping.path, root)
 
 
 def _name(pid: int) -> str:
