@@ -10,6 +10,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_timetravel.containers.errors import ContainerError
 from jupyter_timetravel.findings import FAULTY, FINE, LIMITED, SKIPPED, Check, Finding, is_linux
 from jupyter_timetravel.install import DOCKER_PROVISIONER
+from kernel_runtime.timeline.text import plural
 
 
 def check_containers() -> Finding:
@@ -51,9 +52,11 @@ def _look(config: dict[str, Any]) -> tuple[str, str]:
     options, _ = parse(config)
     with closing(Daemon(options.docker_host)) as daemon:
         fitting(daemon, options)
+        commits = len([*daemon.commits({})]) if options.isolation == "commit" else 0
     limit = f"memory {options.memory / 2**30:.1f} GiB" if options.memory else "all of the memory"
+    isolation = options.isolation + (f" ({plural(commits, 'image')} so far)" if commits else "")
     text = (
-        f"{options.image}, isolation {options.isolation}, network {options.network}, {limit}, "
+        f"{options.image}, isolation {isolation}, network {options.network}, {limit}, "
         f"/dev/shm {options.shared_memory / 2**30:.1f} GiB (option shm)"
     )
     if options.shared_memory < (options.memory or 0):

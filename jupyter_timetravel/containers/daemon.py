@@ -20,6 +20,8 @@ from kernel_runtime.process_names import this_process
 
 LABEL: Final = "jupyter-timetravel"
 """Every container of ours bears it, with the uid of whoever runs the server as its value."""
+COMMIT: Final = f"{LABEL}-commit"
+"""Every commit of ours bears it likewise."""
 PROFILE: Final = Path(__file__).with_name("seccomp.json")
 HOST_NAME: Final = "host.docker.internal"
 _LOOK: Final = (
@@ -43,6 +45,16 @@ class Found:
     lives: bool
     paused: bool
     image: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """An image that was made of a container of ours. created: seconds since the epoch. labels:
+    without the prefix of ours."""
+
+    id: str
+    created: int
     labels: Mapping[str, str]
 
 
@@ -101,6 +113,12 @@ class Daemon:
                 f"Docker does not take {name!r} for an image: {_said(error)}. Nothing was started; "
                 "correct its name in the kernelspec's metadata."
             ) from error
+
+    def variables(self, image: str) -> set[str]:
+        """The names of the environment variables that an image brings. Raises ContainerError."""
+        self.image(image)
+        listed = self._api.inspect_image(image)["Config"].get("Env") or ()
+        return {one.partition("=")[0] for one in listed}
 
     def packages(self, image: str, python: str, user: str) -> Packages:
         """What an image's interpreter says of this package and of where packages are.
@@ -231,6 +249,8 @@ class Daemon:
                 f"Docker did not make the container: {_said(error)}. Nothing was started; look at "
                 "the options in the kernelspec's metadata."
             ) from error
+        except self._away as error:
+            raise _unreachable(error, None) from error
         return str(made["Id"])
 
     def start(self, id: str) -> None:
@@ -245,6 +265,8 @@ class Daemon:
                 f"Docker did not start {what}: {_said(error)}. Nothing was left behind; look at "
                 "the options in the kernelspec's metadata."
             ) from error
+        except self._away as error:
+            raise _unreachable(error, None) from error
 
     def wait(self, id: str) -> int:
         """Wait until a container has ended and return its exit status; 137 if it was removed.
@@ -283,21 +305,77 @@ class Daemon:
         """The end of what it has printed."""
         try:
             return str(self._api.logs(id, tail=_LINES).decode(errors="replace")).strip()
-        except self._errors.APIError:
+        except (self._errors.APIError, self._away):
             return ""
 
     def ours(self) -> Iterator[Found]:
         """All containers that this user's servers have made, ended ones too."""
         listed = self._api.containers(all=True, filters={"label": f"{LABEL}={os.getuid()}"})
         for found in listed:
-            labels = {
-                key.removeprefix(f"{LABEL}."): value
-                for key, value in (found["Labels"] or {}).items()
-                if key.startswith(f"{LABEL}.")
-            }
+            labels = _labels(found["Labels"], LABEL)
             state = found["State"]
             lives = state in ("running", "paused")
             yield Found(found["Id"], lives, state == "paused", found["ImageID"], labels)
+
+    # --- commits ---------------------------------------------------------------------------------
+
+    def commit(self, id: str, labels: Mapping[str, str]) -> str:
+        """Make an image of a container, which is paused meanwhile; return its id.
+
+        Raises ContainerError.
+        """
+        own = {COMMIT: str(os.getuid()), **{f"{COMMIT}.{k}": v for k, v in labels.items()}}
+        # a commit bears its container's labels: who runs one by hand has no container of ours
+        own[LABEL] = "commit"
+        # Docker's interface takes a container's settings, Podman's lines of a Dockerfile
+        lines = [f"LABEL {json.dumps(key)}={json.dumps(value)}" for key, value in own.items()]
+        settings: dict[str, Any] = (
+            {"changes": lines} if self.is_podman else {"conf": {"Labels": own}}
+        )
+        try:
+            made = str(self._api.commit(id, **settings)["Id"])
+            return made if made.startswith("sha256:") else f"sha256:{made}"
+        except self._errors.APIError as error:
+            raise ContainerError(f"Docker did not commit the container: {_said(error)}.") from error
+        except self._away as error:
+            raise _unreachable(error, None) from error
+
+    def commit_bytes(self, image: str) -> int:
+        """Bytes of its own layer."""
+        with contextlib.suppress(self._errors.APIError, self._away, IndexError, KeyError):
+            return int(self._api.history(image)[0]["Size"])
+        return 0
+
+    def commit_labels(self, image: str) -> dict[str, str]:
+        """Of a commit, without the prefix of ours. Raises ContainerError if it is gone."""
+        try:
+            found = self._api.inspect_image(image)["Config"].get("Labels")
+        except self._errors.APIError as error:
+            raise ContainerError(
+                f"Docker has no image {image} any more: {_said(error)}. Nothing was done."
+            ) from error
+        except self._away as error:
+            raise _unreachable(error, None) from error
+        return _labels(found, COMMIT)
+
+    def commits(self, labels: Mapping[str, str]) -> Iterator[Commit]:
+        """All commits of this user's with these labels. Raises ContainerError."""
+        wanted = [f"{COMMIT}={os.getuid()}", *(f"{COMMIT}.{k}={v}" for k, v in labels.items())]
+        try:
+            listed = self._api.images(all=True, filters={"label": wanted})
+        except (self._errors.APIError, self._away) as error:
+            raise _unreachable(error, None) from error
+        for found in listed:
+            yield Commit(found["Id"], found["Created"], _labels(found["Labels"], COMMIT))
+
+    def remove_commit(self, image: str) -> bool:
+        """Remove an image, and none that it was made of; False if it is needed by another, or by a
+        container, or if the daemon went away."""
+        try:
+            self._api.remove_image(image, noprune=True)
+        except (self._errors.APIError, self._away):
+            return False
+        return True
 
 
 _looked: dict[tuple[str, str, str], Packages] = {}
@@ -307,6 +385,14 @@ _looked: dict[tuple[str, str, str], Packages] = {}
 @lru_cache(maxsize=1)
 def _profile() -> str:
     return PROFILE.read_text("utf-8")
+
+
+def _labels(found: Mapping[str, str] | None, prefix: str) -> dict[str, str]:
+    return {
+        key.removeprefix(f"{prefix}."): value
+        for key, value in (found or {}).items()
+        if key.startswith(f"{prefix}.")
+    }
 
 
 def _said(error: Any) -> str:

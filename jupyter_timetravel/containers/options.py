@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jupyter_timetravel.containers.errors import ContainerError
 
-ISOLATIONS: Final = ("namespaces", "snapshots", "plain")
+ISOLATIONS: Final = ("namespaces", "commit", "snapshots", "plain")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _HINT: Final = "Nothing was started; change the kernelspec's metadata."
@@ -35,7 +35,8 @@ class ContainerOptions:
     isolation: str = "namespaces"
     """namespaces: the container may make namespaces, in which the session's environment goes back.
     plain: Docker's own confinement, untouched: memory and workspace go back. snapshots: the same,
-    and the image's Python packages and the home directory are captured as the workspace is."""
+    and the image's Python packages and the home directory are captured as the workspace is. commit:
+    the same, and Docker commits the container's own layer; the home directory as with snapshots."""
     user: str = ""
     """uid:gid inside; by default whoever runs the server, so that new files belong to him."""
     capabilities: tuple[str, ...] = ()

@@ -35,7 +35,8 @@ def find(daemon: Daemon, wanted: Mapping[str, str], image: str) -> Found | None:
         if (
             same
             and found.lives
-            and found.image == image
+            # one that was started from a commit says what that was made of
+            and found.labels.get("base", found.image) == image
             and not is_alive(found.labels.get("server", ""))
             and Path(found.labels.get("runtime", "/nonexistent"), SEEN).exists()
             and _claim(Path(found.labels["runtime"]))

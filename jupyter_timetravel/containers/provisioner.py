@@ -11,6 +11,7 @@ A kernelspec asks for it in its metadata::
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from jupyter_core.paths import jupyter_runtime_dir
 
-from jupyter_timetravel.containers import orphans
+from jupyter_timetravel.containers import commits, orphans
 from jupyter_timetravel.containers.daemon import Daemon, Found
 from jupyter_timetravel.containers.errors import ContainerError
 from jupyter_timetravel.containers.exporting import BASE_FILE
@@ -40,6 +41,10 @@ from kernel_runtime.supervisor.document import VARIABLE as NOTEBOOK_VARIABLE
 
 INSIDE: Final = "/var/lib/timetravel"
 """Where the store, the keys and the home directory are inside."""
+_HISTORY: Final = tuple(
+    f"~/.ipython/profile_default/history.sqlite{end}" for end in ("", "-journal", "-wal", "-shm")
+)
+"""In the home directory: a database that the supervisor writes, of all that was ever run."""
 _START_S: Final = 60.0
 _RETRY_S: Final = 2.0
 _LONGEST_SOCKET: Final = 107  # unix(7), without the final NUL
@@ -59,6 +64,7 @@ class DockerProvisioner(LocalProvisioner):
         self._ended: Future[int] | None = None
         self._runtime: Path | None = None
         self._found: Found | None = None
+        self._commits: commits.Commits | None = None
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -101,11 +107,15 @@ class DockerProvisioner(LocalProvisioner):
         """Look at the image, clear away what killed servers left, find this notebook's session."""
         assert self._daemon is not None
         image, there = fitting(self._daemon, self._options)
-        if self._options.isolation == "snapshots":
-            kept = [*self._settings.get("workspace", ()), *there.directories, f"{INSIDE}/home"]
+        if self._options.isolation in ("snapshots", "commit"):
+            packages = there.directories if self._options.isolation == "snapshots" else ()
+            kept = [*self._settings.get("workspace", ()), *packages, f"{INSIDE}/home"]
             self._settings["workspace"] = kept
+            left_out = [*self._settings.get("workspace_exclude", ()), *_HISTORY]
+            self._settings["workspace_exclude"] = left_out
         self._arguments = settings_arguments(self._settings, self.kernel_spec.display_name)
         orphans.sweep(self._daemon, _runtimes(), self._options.orphan_hours)
+        commits.sweep(self._daemon)
         if self._runtime is None and not self._container:
             self._found = orphans.find(self._daemon, self._identity(), image)
             if self._found is not None:
@@ -149,10 +159,8 @@ class DockerProvisioner(LocalProvisioner):
         assert self._daemon is not None
         assert self._runtime is not None
         try:
-            if self._found is not None:
-                self._container, self._found = self._found.id, None
-            else:
-                self._container = await asyncio.to_thread(self._create)
+            found, self._found = self._found, None
+            self._container = await asyncio.to_thread(self._begin, found)
             self._ended = self._watch()
             await self._started()
         except BaseException:
@@ -160,21 +168,21 @@ class DockerProvisioner(LocalProvisioner):
             raise
         return self.connection_info
 
-    def _create(self) -> str:
+    def _begin(self, found: Found | None) -> str:
+        """The id of the container that runs: one that was found, or a new one."""
         assert self._daemon is not None
         assert self._runtime is not None
-        for old in self._runtime.glob("s-*"):
-            old.unlink()
-        for left in self._runtime.glob("timetravel-*"):  # of a container that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        inner = self._runtime / "connection.json"
-        manager: Any = self.parent
-        shutil.copyfile(manager.connection_file, inner)
-        inner.chmod(0o600)
-        state, home, keys = self._make_state(inner)
-        made_of = {"name": self._options.image, "id": self._image}
-        (state / BASE_FILE).write_text(json.dumps(made_of), "utf-8")
-        binds = [
+        if found is None:
+            for old in self._runtime.glob("s-*"):
+                old.unlink()
+            for left in self._runtime.glob("timetravel-*"):  # of a container that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            inner = self._runtime / "connection.json"
+            manager: Any = self.parent
+            shutil.copyfile(manager.connection_file, inner)
+            inner.chmod(0o600)
+        state, home, keys = self._make_state(self._runtime / "connection.json")
+        self._binds = [
             f"{self._directory}:{self._directory}",
             f"{self._runtime}:{self._runtime}",
             f"{state / KEPT}:{INSIDE}/{KEPT}",
@@ -182,6 +190,40 @@ class DockerProvisioner(LocalProvisioner):
             f"{keys}:{INSIDE}/keys",
             *self._options.mounts,
         ]
+        if self._options.isolation == "commit":
+            self._commits = commits.Commits(
+                self._daemon,
+                state=state,
+                notebook=self._notebook,
+                apart=str(self._runtime),
+                base=self._image,
+                store=state / STORE,
+                uid=int(self._options.user.split(":")[0]),
+                create=self._create,
+                took=self._take,
+            )
+            self._commits.serve(self._runtime / commits.SOCKET)
+        if found is not None:
+            if self._commits is not None:
+                self._commits.take_up(found.id, found.image)
+            return found.id
+        made_of = {"name": self._options.image, "id": self._image}
+        (state / BASE_FILE).write_text(json.dumps(made_of), "utf-8")
+        made = self._commits.start() if self._commits is not None else self._create(self._image)
+        try:
+            self._daemon.start(made)
+        except ContainerError:
+            self._daemon.remove(made)
+            raise
+        return made
+
+    def _take(self, container: str) -> None:
+        self._container = container
+
+    def _create(self, image: str) -> str:
+        """Make a container of an image, not started, and return its id. Raises ContainerError."""
+        assert self._daemon is not None
+        assert self._runtime is not None
         environment = {
             "HOME": f"{INSIDE}/home",
             "JUPYTER_RUNTIME_DIR": str(self._runtime),  # which is hidden from cells
@@ -192,28 +234,30 @@ class DockerProvisioner(LocalProvisioner):
         }
         if self._notebook:
             environment[NOTEBOOK_VARIABLE] = self._notebook
+        if self._options.isolation == "commit":
+            environment[commits.VARIABLE] = str(self._runtime / commits.SOCKET)
+            # a commit bears what the container had that it was made of, and Docker takes none away
+            old = self._daemon.variables(image) - self._daemon.variables(self._image)
+            old -= {*environment, commits.UNSET}
+            environment[commits.UNSET] = ",".join(sorted(old))
         labels = {
             **self._identity(),
             "runtime": str(self._runtime),
             "server": this_process(),
             "kernel": self.kernel_id,
+            "base": self._image,
         }
+        inner = self._runtime / "connection.json"
         command = [self._options.python, "-m", "kernel_runtime", "-f", str(inner)]
-        id = self._daemon.create(
-            self._image,
+        return self._daemon.create(
+            image,
             [*command, *self._arguments],
             self._options,
-            binds=binds,
+            binds=self._binds,
             labels=labels,
             environment=environment,
             directory=self._directory,
         )
-        try:
-            self._daemon.start(id)
-        except ContainerError:
-            self._daemon.remove(id)
-            raise
-        return id
 
     def _make_state(self, inner: Path) -> tuple[Path, Path, Path]:
         """The directory of the image's sessions, and those of the home and the keys."""
@@ -239,7 +283,7 @@ class DockerProvisioner(LocalProvisioner):
         """One for all kernels, each with layers of its own above it; one for each notebook where it
         is restored in place, so that none takes back what another has written."""
         assert self._runtime is not None
-        if self._options.isolation != "snapshots":
+        if self._options.isolation not in ("snapshots", "commit"):
             return state / "home"
         if not self._notebook:
             return self._runtime / "home"  # ends with the kernel
@@ -269,15 +313,20 @@ class DockerProvisioner(LocalProvisioner):
     def _watch(self) -> Future[int]:
         """Wait for the container's end in a thread that nothing needs to join."""
         ended: Future[int] = Future()
-        daemon, container, log = self._daemon, self._container, self.log
+        daemon, made, log = self._daemon, self._commits, self.log
         assert daemon is not None
 
         def wait() -> None:
+            container = self._container
             while True:
                 try:
                     status = daemon.wait(container)
                     if status and (said := daemon.last_lines(container)):
                         log.error("A kernel's container ended with status %s: %s", status, said)
+                    following = made.following(container) if made is not None else None
+                    if following is not None:
+                        container = following
+                        continue
                     ended.set_result(status)
                     return
                 except ContainerError:  # the daemon is being restarted: the container may live on
@@ -313,12 +362,19 @@ class DockerProvisioner(LocalProvisioner):
         if self._ended is not None and self._daemon is not None and signum:
             await asyncio.to_thread(self._daemon.signal, self._container, int(signum))
 
+    async def shutdown_requested(self, restart: bool = False) -> None:
+        """The kernel is asked to end: no other container takes its place."""
+        if self._commits is not None:
+            await asyncio.to_thread(self._commits.stand_down)
+
     async def kill(self, restart: bool = False) -> None:
         """End everything in the container at once."""
+        await self.shutdown_requested(restart)
         await self.send_signal(signal.SIGKILL)
 
     async def terminate(self, restart: bool = False) -> None:
         """Ask the supervisor to end."""
+        await self.shutdown_requested(restart)
         await self.send_signal(signal.SIGTERM)
 
     async def cleanup(self, restart: bool = False) -> None:
@@ -328,6 +384,8 @@ class DockerProvisioner(LocalProvisioner):
         where this is a restart, and then all is as it was.
         """
         removed = True
+        if self._commits is not None:
+            await asyncio.to_thread(self._commits.close)
         if self._daemon is not None and self._container:
             removed = await asyncio.to_thread(self._daemon.remove, self._container)
         if not removed and restart:
@@ -337,8 +395,12 @@ class DockerProvisioner(LocalProvisioner):
             )
         if not removed and self._runtime is not None:
             orphans.give_up(self._runtime)
+        if self._commits is not None and not restart and not self._notebook:
+            with contextlib.suppress(ContainerError):  # the next start's sweep
+                await asyncio.to_thread(self._commits.forget)
         self._container = ""
         self._ended = None
+        self._commits = None
         if not restart:
             if self._runtime is not None:
                 if removed:

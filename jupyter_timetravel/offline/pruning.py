@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 
 from jupyter_timetravel.command_line.output import tell
 from jupyter_timetravel.command_line.progress import Progress
+from jupyter_timetravel.containers.commits import forget_gone
 from jupyter_timetravel.exchange.taking import left_over
 from jupyter_timetravel.offline import rules, stored, usage
 from jupyter_timetravel.offline.environment import StoredEnvironment, overlay_of
@@ -325,6 +326,8 @@ def _files(store: Store, released: set[str], report: Report) -> None:
 
 def _sweep(store: Store, released: set[str], report: Report) -> None:
     """Delete what no checkpoint needs any more, and say how much that was."""
+    if not report.dry_run:
+        forget_gone(store.directory)
     _files(store, released, report)
     _namespaces(store, report)
     _images(store, report)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kernel_runtime.supervisor.container_layer import CommitRefused, capture_of, image_of
 from kernel_runtime.supervisor.environment import layers_of
 from kernel_runtime.timeline.model import Capture
 
@@ -21,6 +22,9 @@ _CELLS_FIRST_S = 0.1
 """Seconds at most that the writing of a checkpoint is put off while cells run."""
 
 _LOOK_S = 0.02
+
+_COMMITS_LAST = 20
+"""Commits of a container's layer that are kept for automatic checkpoints."""
 
 
 class Captures:
@@ -173,6 +177,30 @@ class Captures:
         for checkpoint in self._session.timeline:
             found |= layers_of(checkpoint.capture("filesystem", engine="overlay"))
         return found
+
+    # Commits of a container's own layer
+
+    def tidy_commits(self) -> None:
+        """Let old automatic checkpoints go without theirs, and remove what none names; later."""
+        if self._session.layer.enabled:
+            self._session.background(self._tidy_commits())
+
+    async def _tidy_commits(self) -> None:
+        session = self._session
+        kept: set[str] = set()
+        for checkpoint in reversed(list(session.timeline)):
+            capture = capture_of(checkpoint)
+            if capture is None or (image := image_of(capture)) in kept:
+                continue
+            if checkpoint.is_kept or len(kept) < _COMMITS_LAST:
+                kept.add(image)
+            else:
+                why = "newer commits took its place"
+                self.put(checkpoint.id, replace(capture, state="evicted", error=why, details={}))
+        try:
+            await session.layer.keep(session.timeline)
+        except CommitRefused as error:
+            session.log.warning("Commits were not removed: %s", error)
 
     async def tidy_environment(self) -> None:
         """Merge layers, let checkpoints name the merged ones, delete what nothing needs."""

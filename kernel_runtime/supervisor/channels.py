@@ -39,6 +39,9 @@ class Channels:
         self._sockets: dict[str, zmq.Socket[Any]] = {}
         self._channels: dict[str, LoopSocket] = {}
         self._count = 0
+        self.counts_subscribers = False
+        """Whether each subscription is seen; else the first one of a topic."""
+        self.subscribers = 0
         self.ports: dict[str, int] = {}
 
     def open(
@@ -66,6 +69,8 @@ class Channels:
             socket.linger = 1000
             if name != "iopub":
                 socket.router_handover = 1
+            elif self.counts_subscribers:
+                socket.setsockopt(zmq.XPUB_VERBOSER, 1)
             secure(socket, curve)
             self.ports[f"{name}_port"] = bind(socket, endpoint) or port
         self._heartbeat.start()
@@ -81,6 +86,7 @@ class Channels:
 
     def _welcome(self, frames: list[bytes]) -> None:
         """Tell a client whose subscription has come that it misses nothing from here on."""
+        self.subscribers += 1 if frames[0][:1] == b"\x01" else -1
         if frames[0][:1] != b"\x01":
             return
         topic = frames[0][1:]
@@ -102,6 +108,18 @@ class Channels:
             receiver(identities, message, rest[1:])
 
         return unpack
+
+    def unpacked(
+        self, identities: list[bytes], frames: list[bytes]
+    ) -> tuple[list[bytes], Message, list[bytes]]:
+        """What a receiver was called with, of what it was called with in another process."""
+        signed = [self.session.sign(frames[:4]), *frames]
+        return identities, self.session.deserialize(signed, content=False), frames
+
+    def be_patient(self, seconds: float) -> None:
+        """Replies to clients that have not connected yet wait for them so long."""
+        for name in ("shell", "control"):
+            self._channels[name].be_patient(seconds)
 
     def read(self, name: str) -> None:
         """Take in what waits on a channel right now."""

@@ -182,6 +182,7 @@ class Checkpointer:
             )
             # a process that was moved is gone: nothing writes there any more
             layers = await (environment or self._capture_environment(None, reason))
+            committed = await session.layer.capture() if session.layer.enabled else None
         except CheckpointRefused as error:
             await files
             if session.executor is not None and not session.executor.alive:
@@ -208,6 +209,7 @@ class Checkpointer:
                     tree.capture if tree is not None else None,
                     file_capture,
                     layers,
+                    committed,
                 )
                 if capture is not None
             ],
@@ -219,6 +221,8 @@ class Checkpointer:
             if not move:
                 session.memory.last_cow_tax_ms = frozen.details.get("cow_tax_ms")
         session.captures.publish(id)
+        if committed is not None and committed.bytes:
+            session.captures.tidy_commits()
         session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
         session.carrying.took(checkpoint)
         session.durability.after_checkpoint(checkpoint)

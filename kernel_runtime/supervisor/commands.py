@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
-from kernel_runtime.engines.workspace.model import Part
 from kernel_runtime.errors import BadRequest, CheckpointRefused, RestoreRefused, TimeTravelError
-from kernel_runtime.supervisor.bringing import bring_files, chosen_paths
+from kernel_runtime.supervisor.bringing import bring_files
 from kernel_runtime.supervisor.channels import Message
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.command_types import check_types
@@ -62,7 +61,8 @@ class Commands:
     async def on_control(self, identities: list[bytes], message: Message, content: Any) -> None:
         """Answer a ``timetravel_request``."""
         command = content.get("command") if isinstance(content, dict) else None
-        reply: dict[str, Any] = {"version": VERSION, "command": command}
+        result: dict[str, Any] = {}
+        error_told: tuple[str, str] | None = None
         try:
             if not isinstance(content, dict) or content.get("version") != VERSION:
                 raise BadRequest(
@@ -70,20 +70,30 @@ class Commands:
                     "request does not. Nothing was done; use the same version of "
                     "jupyter_timetravel."
                 )
-            reply["result"] = await self.run(command, content.get("args", {}))
-            reply["status"] = "ok"
+            result = await self.run(command, content.get("args", {}))
         except (TimeTravelError, WorkspaceError) as error:
-            reply.update(
-                status="error", ename=type(error).__name__, evalue=str(error), traceback=[]
-            )
+            error_told = type(error).__name__, str(error)
         except Exception as error:
             self._session.log.exception("timetravel_request %s", command)
-            reply.update(
-                status="error",
-                ename="InternalError",
-                evalue=f"{type(error).__name__}: {error}. See the server's log.",
-                traceback=[],
-            )
+            told = f"{type(error).__name__}: {error}. See the server's log."
+            error_told = "InternalError", told
+        self.answer_control(identities, message, command, result, error_told)
+
+    def answer_control(
+        self,
+        identities: list[bytes],
+        message: Message,
+        command: Any,
+        result: dict[str, Any],
+        error: tuple[str, str] | None,
+    ) -> None:
+        """Send a ``timetravel_reply``. error: name and text, in place of a result."""
+        reply: dict[str, Any] = {"version": VERSION, "command": command}
+        if error is None:
+            reply.update(result=result, status="ok")
+        else:
+            name, text = error
+            reply.update(status="error", ename=name, evalue=text, traceback=[])
         self._session.channels.send("control", "timetravel_reply", reply, message, identities)
 
     async def run(self, command: Any, args: Any) -> dict[str, Any]:
@@ -223,15 +233,16 @@ class Commands:
         """request: the cell that asks, if one does; it has ended."""
         session = self._session
         target = session.restores.target(asked.checkpoint, asked.undo)
-        chosen = None if asked.paths is None else chosen_paths(session, asked.paths)
-        part = Part(chosen, asked.keep_notebooks)
+        part = session.restores.part_of(asked)
         if asked.dry_run:
             return await session.restores.dry_run(target, asked, part)
         if asked.compensate:
             session.restores.check_memory(target)
             await session.restores.make_idle(asked.force, request)
             await session.compensations.run(target, request)
-        return await session.restores.restore(target, asked, request=request, part=part)
+        return await session.restores.restore(
+            target, asked, request=request, part=part, how={"kind": "restore"}
+        )
 
     async def _restore_of_cell(self, asked: RestoreRequest, request: Request) -> Answer:
         return {"text": (await self._restore(replace(asked, force=True), request))["text"] + "\n"}
@@ -250,7 +261,7 @@ class Commands:
                     f"The {_HELD[capture['kind']]} before the cell could not be held, so the cell "
                     f"was not run: {capture['error'] or capture['state']}"
                 )
-        environment = session.environment.enabled
+        environment = session.environment.enabled or session.layer.enabled
         warnings = []
         if not session.files.enabled and not (session.config.is_isolated and environment):
             warnings.append(
@@ -272,6 +283,7 @@ class Commands:
             RestoreRequest(force=True),
             request=request,
             tell_s=_TELL_S,
+            how={"kind": "trial", "what": what, "content": own},
         )
         return {"text": trial_text(what, result) + "\n", "content": own}
 

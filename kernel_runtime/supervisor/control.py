@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.supervisor.channels import Channels, Message
 from kernel_runtime.supervisor.request import Request
-from kernel_runtime.supervisor.session import Session
+from kernel_runtime.supervisor.session import Session, Waiting
 
 if TYPE_CHECKING:
     import psutil
@@ -27,10 +27,22 @@ class Control:
         self._session = session
         self._on_shutdown = on_shutdown
         self._processes: dict[int, psutil.Process] = {}
+        self._waiting: list[Waiting] = []
+        session.control_waiting = lambda: list(self._waiting)
+        session.receive_control = self.receive
 
     def receive(self, identities: list[bytes], message: Message, frames: list[bytes]) -> None:
         """Take one control message; each is handled in a task of its own."""
-        self._session.background(self._handle(identities, message, frames))
+        waiting = (identities, frames)
+        self._waiting.append(waiting)
+        self._session.background(self._answer(waiting, message))
+
+    async def _answer(self, waiting: Waiting, message: Message) -> None:
+        self._session.asking.set(waiting)
+        try:
+            await self._handle(waiting[0], message, waiting[1])
+        finally:
+            self._waiting.remove(waiting)
 
     async def _handle(self, identities: list[bytes], message: Message, frames: list[bytes]) -> None:
         msg_type: str = message["header"]["msg_type"]

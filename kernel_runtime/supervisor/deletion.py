@@ -92,6 +92,7 @@ class Deletion:
     def _tidy(self) -> None:
         session = self._session
         session.background(session.captures.tidy_environment())
+        session.captures.tidy_commits()
         session.background(session.durability.sweep())
         session.background(session.images.sweep())
         session.background(session.under_dmtcp.sweep())

@@ -25,6 +25,7 @@ from kernel_runtime.errors import CheckpointRefused, RestoreFailed, RestoreRefus
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.supervisor.carrying import NOT_LOADED
+from kernel_runtime.supervisor.images import images_of
 from kernel_runtime.supervisor.scratch import Scratch
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
@@ -38,6 +39,7 @@ _QUIET_S: Final = 0.5
 _LOOK_S: Final = 0.1
 """Seconds between two looks whether cells have paused."""
 
+_SOON_S: Final = 0.02
 _TRIES: Final = 3
 """A restore in between can end the process that is written; then it is tried again."""
 
@@ -76,6 +78,8 @@ class Durability:
         self.copies: set[int] = set()
         """Pids, inside, of processes that are being written or tried, which a restore leaves."""
         self._at_work: str | None = None
+        self.secured: set[str] = set()
+        """Checkpoints whose images are not to be given up for newer ones."""
         self.starting = asyncio.Lock()
         """Held while one of them starts, so that its pid is known before a restore kills others."""
 
@@ -228,6 +232,35 @@ class Durability:
                 "Nothing was changed."
             )
         return capture
+
+    async def secure(self, checkpoint: Checkpoint) -> None:
+        """Have a checkpoint's memory on the disk: variables, and the process where images are made.
+
+        Raises RestoreRefused where neither can be written.
+        """
+        session, id = self._session, checkpoint.id
+        self.secured.add(id)
+        await session.trees.settled(id)
+        found = session.timeline[id]
+        lacks_image = session.images.wanted() and not images_of(found)
+        if self._can_read(id) and (lacks_image or not is_written(found)):
+            if id != self._at_work:
+                self._ask(id, None)
+                self._go_on()
+            await self.asked_are_written()
+        found = session.timeline[id]
+        if not found.has_durable_session:
+            capture = found.capture(KIND)
+            why = (capture.error or capture.state) if capture is not None else "it was not written"
+            raise RestoreRefused(
+                f"The memory of #{found.number} is not on the disk, which outlives the container, "
+                f"and could not be written: {why}. Nothing was changed."
+            )
+
+    async def asked_are_written(self) -> None:
+        """Wait until nothing is being written that somebody has asked for."""
+        while (self._asked or self._at_work is not None) and not self._stopping:
+            await asyncio.sleep(_SOON_S)
 
     # Writing
 

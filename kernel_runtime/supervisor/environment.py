@@ -46,6 +46,8 @@ class Environment:
         """Paths that are the session's own business, not the environment's."""
         self.found_layers = False
         """Whether the session had left anything when it began."""
+        self.is_committed = False
+        """Whether it is a container's own layer that something else captures."""
         self._has_all_ids = True
         self._proc: Callable[[int], str] | None = None
 
@@ -280,7 +282,8 @@ class Environment:
         """For the status command: docs/protocol.md."""
         if self.engine is None:
             return {
-                "covered": [], "not_covered": {}, "layers": 0, "problem": self.problem,
+                "covered": ["/"] if self.is_committed else [],
+                "not_covered": {}, "layers": int(self.is_committed), "problem": self.problem,
                 "system_packages": "",
             }  # fmt: skip
         state = self.engine.state

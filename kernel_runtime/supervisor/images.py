@@ -180,6 +180,7 @@ class Images:
         """Give up the images of older automatic checkpoints; their variables stay on the disk."""
         session = self._session
         held = [c for c in session.timeline if _written_of(c) and not c.is_kept]
+        held = [c for c in held if c.id not in session.durability.secured]
         for checkpoint in held[: -session.config.images_last or None]:
             for capture in _written_of(checkpoint):
                 why = "newer images took its place"

@@ -67,13 +67,25 @@ class OwnLayer:
                 self._before, self._directories = {}, []
                 return
 
+    def renew(self) -> bool:
+        """Whether anything has changed since this was made, or since this was asked last. Where
+        there is too much to look at, or nothing can be told, it has."""
+        if self._problem or not self._directories:
+            return True
+        now, directories = self._now()
+        before, self._before = self._before, now
+        # what is in a directory that is gone is gone with it
+        self._directories = [top for top in directories if top == "/" or top in now]
+        paths = {path for path, facts in now.items() if before.get(path) != facts}
+        return not all(is_cache(path) for path in paths | (before.keys() - now.keys()))
+
     def changes(self) -> list[Note]:
         """Each file or directory that is made, changed or deleted; a tree counts as one."""
         if self._problem:
             return [Note(KIND, "/", self._problem)]
         if not self._directories and not self._before:
             return []
-        now = self._now()
+        now, _ = self._now()
         told: dict[str, str] = {}
         before = self._before
         for path, facts in now.items():
@@ -110,7 +122,8 @@ class OwnLayer:
         count = f" with {files:,} files" if what == "made" and len(now[path]) > 1 else ""
         return f"{what}{count}, at {at[:-6]} UTC"
 
-    def _now(self) -> dict[str, _Facts]:
+    def _now(self) -> tuple[dict[str, _Facts], list[str]]:
+        """What there is now, and the directories that were looked into."""
         found: dict[str, _Facts] = {}
         seen = set(self._directories)
         waiting = list(self._directories)
@@ -124,7 +137,7 @@ class OwnLayer:
         for path in self._before.keys() - found.keys():  # files in what others own
             with contextlib.suppress(OSError):
                 found[path] = _facts(os.lstat(path))
-        return found
+        return found, list(seen)
 
     def _entries(self, top: str) -> list[tuple[str, os.stat_result]]:
         found = []

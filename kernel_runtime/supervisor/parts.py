@@ -25,6 +25,7 @@ from kernel_runtime.supervisor.images import Images
 from kernel_runtime.supervisor.inner import InnerCells
 from kernel_runtime.supervisor.kept_documents import KeptDocuments
 from kernel_runtime.supervisor.memory import MemoryKeeper
+from kernel_runtime.supervisor.next_container import NextContainer
 from kernel_runtime.supervisor.package_steps import PackageSteps
 from kernel_runtime.supervisor.portable import Portable
 from kernel_runtime.supervisor.recovery import Recovery
@@ -67,3 +68,5 @@ def complete(session: Session, runtime_dir: Path) -> None:
     session.commands = Commands(session)
     session.portable = Portable(session)
     session.rescue = Rescue(session)
+    session.next_container = NextContainer(session, runtime_dir)
+    session.next_container.read()

@@ -16,6 +16,7 @@ from kernel_runtime.later import dataclass
 from kernel_runtime.store.digests import BlobError
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.supervisor.alternatives import way_to_another
+from kernel_runtime.supervisor.container_layer import NAME, CommitRefused, capture_of
 from kernel_runtime.supervisor.images import images_of
 from kernel_runtime.supervisor.tree_captures import tree_of
 from kernel_runtime.timeline.model import Capture, Checkpoint
@@ -35,6 +36,8 @@ class Plan:
     frozen: Frozen | None
     files: RestorePlan | None
     environment: Capture | None = None
+    layer: Capture | None = None
+    """Of the container's own layer, where another container has to take this one's place."""
     tree: Capture | None = None
     """Of the process with its children, on the disk."""
     images: list[Capture] = field(default_factory=list)
@@ -145,6 +148,8 @@ class Planner:
                 layers = target.capture("filesystem", engine="overlay")
                 why = (layers.error or layers.state) if layers else "it was not captured"
                 plan.warnings.append(f"the environment stays as it is: {why}")
+        if only != "process" and session.layer.enabled:
+            await self._plan_layer(plan)
         if only != "process" and session.files.enabled:
             if files is None or files.state != "ready" or files.ref is None:
                 why = (files.error or files.state) if files else "they were not captured"
@@ -184,6 +189,21 @@ class Planner:
                     if one.reason != DOCUMENT
                 ]
         return plan
+
+    async def _plan_layer(self, plan: Plan) -> None:
+        """The container's own layer. Raises RestoreRefused where it cannot be looked at."""
+        layer = self._session.layer
+        capture = capture_of(plan.target)
+        if capture is None:
+            found = plan.target.capture("filesystem", engine=NAME)
+            why = (found.error or found.state) if found else "it was not committed"
+            plan.warnings.append(f"the container's own files stay as they are: {why}")
+            return
+        try:
+            if not await layer.is_at(capture):
+                plan.layer = capture
+        except CommitRefused as error:
+            raise RestoreRefused(f"{error} Nothing was changed.") from error
 
     async def plan_memory(self, plan: Plan, *, from_disk: bool = False) -> None:
         """The most faithful captures of the target's memory. Raises RestoreRefused.

@@ -161,6 +161,10 @@ class Recovery:
     async def _files_back(self, checkpoint: Checkpoint) -> str:
         """Put the workspace to the checkpoint's state; keep what the dead cell had written."""
         session = self._session
+        return await self._workspace_back(checkpoint) + await session.layer.left_as_is(checkpoint)
+
+    async def _workspace_back(self, checkpoint: Checkpoint) -> str:
+        session = self._session
         capture = checkpoint.capture("filesystem", engine="workspace")
         if session.config.files_on_death == "keep":
             return ""

@@ -287,7 +287,7 @@ class Rescue:
         target = restores.target(asked.checkpoint, asked.undo)
         if asked.dry_run:
             return str((await restores.dry_run(target, asked))["text"])
-        result = await restores.restore(target, asked, request=request)
+        result = await restores.restore(target, asked, request=request, how={"kind": "restore"})
         return str(result["text"])
 
     def _listing(self) -> str:

@@ -51,7 +51,7 @@ class RescueRestorer(Restorer):
             )
         only_files = None if target.id in session.frozen else "files"
         plan = await super().plan(target, only_files, part, partial)
-        if plan.files is None and plan.environment is None:
+        if plan.files is None and plan.environment is None and plan.layer is None:
             raise RestoreRefused(
                 f"#{target.number} holds no files: {'; '.join(plan.warnings)}. Nothing was changed."
             )
@@ -73,7 +73,7 @@ class RescueRestorer(Restorer):
             await self.stop_processes()
             if plan.environment is not None:
                 await session.environment.restore(plan.environment, follows=has_files(plan))
-            done = await self._restore_files(plan, safety)
+            done = await self.restore_files(plan, safety)
         except Exception as error:
             problem = await self._put_back(safety)
             raise RestoreFailed(

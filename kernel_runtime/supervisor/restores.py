@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.engines.workspace.model import ALL_FILES, Part, RestoreResult
@@ -22,7 +23,9 @@ from kernel_runtime.errors import (
 )
 from kernel_runtime.supervisor import faults
 from kernel_runtime.supervisor.alternatives import way_to_another
+from kernel_runtime.supervisor.bringing import chosen_paths
 from kernel_runtime.supervisor.checkpoints import Taken
+from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.planning import TELL_S, Plan, is_damage, partial_way
 from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restore_request import RestoreRequest
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
 
 
 _INTERRUPT_S = 3.0
+ANOTHER_CONTAINER: Final = (
+    "the container's own files differ: another container takes this one's place, which takes some "
+    "seconds, and processes that are held in memory alone are gone then"
+)
 
 
 class Restorer(Reviver):
@@ -63,6 +70,8 @@ class Restorer(Reviver):
         result["files"] = [session.files.as_json(change) for change in changes]
         if plan.environment is not None:
             add(result, await session.environment_changes.compare(None, plan.environment))
+        if plan.layer is not None:
+            result["warnings"].append(ANOTHER_CONTAINER)
         result["text"] = restore_text(result)
         return result
 
@@ -75,8 +84,10 @@ class Restorer(Reviver):
         tell_s: float = TELL_S,
         resumes: bool = False,
         part: Part = ALL_FILES,
+        how: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Restore; return the restore result. request: the cell that asks for it, if one does.
+        how: what answers whoever asks (`NextContainer`), where the supervisor may have to end.
 
         target and part: the checkpoint and the files of the workspace that ``asked`` means. tell_s:
         seconds that the result waits for what changed in the environment. resumes: memory alone,
@@ -95,6 +106,8 @@ class Restorer(Reviver):
             session.events.publish("restore_started", checkpoint=session.timeline.record(target))
             try:
                 await self.make_idle(asked.force, request)
+                if plan.layer is not None:
+                    await self._in_another_container(plan, asked, request, how, started)
                 result = await self._carry_out(plan, asked.only, request, started)
                 session.environment.workspace_followed()  # also where it had nothing to do
             except TimeTravelError as error:
@@ -109,6 +122,34 @@ class Restorer(Reviver):
             session.memory.after_checkpoint()
             session.durability.after_going_back()
             return result
+
+    async def _in_another_container(
+        self,
+        plan: Plan,
+        asked: RestoreRequest,
+        request: Request | None,
+        how: Mapping[str, Any] | None,
+        started: float,
+    ) -> NoReturn:
+        """The supervisor ends with this one. Raises RestoreRefused; nothing was changed."""
+        session = self._session
+        self._progress(plan, "safety")
+        forced = session.router.in_flight is not None and session.router.in_flight is not request
+        if forced:
+            session.cells.ended(session.router.in_flight, lost=True)
+        await session.next_container.leave(
+            plan,
+            asked,
+            request,
+            how,
+            forced=forced,
+            began=time.time() - (time.perf_counter() - started),
+        )
+
+    def part_of(self, asked: RestoreRequest) -> Part:
+        """The files of the workspace that are meant. Raises BadRequest."""
+        chosen = None if asked.paths is None else chosen_paths(self._session, asked.paths)
+        return Part(chosen, asked.keep_notebooks)
 
     async def make_idle(self, force: bool, request: Request | None) -> None:
         """Interrupt the cell that runs, unless it is the one that asks. Raises RestoreRefused."""
@@ -146,7 +187,7 @@ class Restorer(Reviver):
             rules_of=plan.files.snapshot_id if plan.files is not None else None,
         )
         done: RestoreResult | None = None
-        ids_kept, threads, notes = True, 0, []
+        executor: Executor | None = None
         if not plan.brings_process:
             done = await self._files_alone(plan, safety, forced)
         else:
@@ -158,7 +199,7 @@ class Restorer(Reviver):
                     _check_held(safety)
                     await session.environment.restore(plan.environment, follows=has_files(plan))
                 faults.point("environment restored")
-                done = await self._restore_files(plan, safety)
+                done = await self.restore_files(plan, safety)
                 faults.point("files restored")
                 self._progress(plan, "process")
                 executor = await self.revive(plan)
@@ -169,17 +210,37 @@ class Restorer(Reviver):
                     f"You are back where you were (#{safety.checkpoint.number})."
                     f"{await self._way_out(plan, only, error)}"
                 ) from error
-            ids_kept = bool(executor.hello.get("ids_kept", True))
-            notes = executor.hello.get("notes", [])
-            threads = plan.frozen.threads if plan.frozen is not None else 0
-            if plan.tree is not None:
-                threads = plan.tree.details["threads"]
             if forced:
                 session.router.answer_in_flight(
                     error=("SessionRestored", f"The session was restored to #{plan.target.number}.")
                 )
             session.take_up(executor)
             session.reconcile_comms(executor, request)
+        return await self.settle(plan, only, safety, done, request, started, executor=executor)
+
+    async def settle(
+        self,
+        plan: Plan,
+        only: str | None,
+        safety: Taken,
+        done: RestoreResult | None,
+        request: Request | None,
+        started: float,
+        *,
+        executor: Executor | None,
+    ) -> dict[str, Any]:
+        """Files and process are there: note where the session is, and tell what was done.
+
+        executor: the process that was brought back, if one was.
+        """
+        session = self._session
+        ids_kept, threads, notes = True, 0, []
+        if executor is not None and plan.brings_process:
+            ids_kept = bool(executor.hello.get("ids_kept", True))
+            notes = executor.hello.get("notes", [])
+            threads = plan.frozen.threads if plan.frozen is not None else 0
+            if plan.tree is not None:
+                threads = plan.tree.details["threads"]
         if done is not None and done.kept_aside_id is not None:
             self.keep_aside(safety, done)
         whole = only is None or plan.resumes
@@ -222,7 +283,7 @@ class Restorer(Reviver):
             if changed:
                 _check_held(safety)
                 await self.environment_live(plan.environment, follows=has_files(plan))
-            return await self._restore_files(plan, safety)
+            return await self.restore_files(plan, safety)
         except (WorkspaceError, TimeTravelError, OSError) as error:
             if changed and safety.environment is not None:
                 with contextlib.suppress(TimeTravelError):
@@ -246,7 +307,8 @@ class Restorer(Reviver):
             lambda hold: session.environment.restore(capture, **live, hold=hold.fileno())
         )
 
-    async def _restore_files(self, plan: Plan, safety: Taken) -> RestoreResult | None:
+    async def restore_files(self, plan: Plan, safety: Taken) -> RestoreResult | None:
+        """The part of a plan that is about the workspace. Raises WorkspaceError, OSError."""
         if plan.files is None or not has_files(plan):
             return None
         self._progress(plan, "filesystem")

@@ -106,6 +106,10 @@ class Router:
         """Whether a request waits for its turn."""
         return bool(self._queue)
 
+    def waiting(self) -> list[Request]:
+        """The requests that wait for their turn, in order."""
+        return list(self._queue)
+
     @property
     def current(self) -> Request | None:
         """What users see running: in the executor's hands, or there once a checkpoint is made."""

@@ -63,7 +63,7 @@ class SandboxSetUp:
             )
         elif self._must_be_covered:
             raise EnvironmentRefused(f"{_REFUSED}: Supervisor.sandbox is none.")
-        else:
+        elif not session.layer.enabled:
             session.environment.problem = (
                 "The environment is not covered: Supervisor.sandbox is none."
             )

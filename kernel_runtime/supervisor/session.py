@@ -11,6 +11,7 @@ import random
 import signal
 import uuid
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.supervisor.channels import Channels
 from kernel_runtime.supervisor.config import Supervisor
+from kernel_runtime.supervisor.container_layer import ContainerLayer
 from kernel_runtime.supervisor.environment import Environment
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.files import Files
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from kernel_runtime.supervisor.inner import InnerCells
     from kernel_runtime.supervisor.kept_documents import KeptDocuments
     from kernel_runtime.supervisor.memory import MemoryKeeper
+    from kernel_runtime.supervisor.next_container import NextContainer
     from kernel_runtime.supervisor.package_steps import PackageSteps
     from kernel_runtime.supervisor.portable import Portable
     from kernel_runtime.supervisor.recovery import Recovery
@@ -61,6 +64,9 @@ if TYPE_CHECKING:
     from kernel_runtime.supervisor.restores import Restorer
     from kernel_runtime.supervisor.showing import Showing
     from kernel_runtime.supervisor.trees import Trees
+
+Waiting = tuple[list[bytes], list[bytes]]
+"""A control message that is not answered yet: identities, and the frames from the header on."""
 
 _SHUTDOWN_S = 2.0
 """Seconds for the user's atexit functions."""
@@ -94,6 +100,7 @@ class Session:
     commands: Commands
     portable: Portable
     rescue: Rescue
+    next_container: NextContainer
     engine: ProcessEngine
 
     def __init__(
@@ -130,6 +137,10 @@ class Session:
         self.on_fatal: Callable[[], None] = lambda: None
         self.serve: Callable[[], None] = lambda: None
         """Opens the channels, once all parts are there."""
+        self.control_waiting: Callable[[], list[Waiting]] = list
+        self.receive_control: Callable[..., None] = lambda *_: None
+        self.asking: ContextVar[Waiting | None] = ContextVar("asking", default=None)
+        """The control message that the present task answers."""
         self._starting = Starting(self, runtime_dir)
         self.sandbox_events = (self._on_exit, self._on_sandbox_lost)
         self.sandbox: InitClient = NoSandbox(*self.sandbox_events)
@@ -147,6 +158,9 @@ class Session:
         self.persistence = Persistence(config, log)
         self.timeline = self.persistence.open(self.epoch, self.files.roots)
         self._follow_document()
+        self.layer = ContainerLayer(self.timeline.id, is_notebooks=self.persistence.has_document)
+        channels.counts_subscribers = self.layer.enabled
+        self.environment.is_committed = self.layer.enabled
         self.under_dmtcp = UnderDmtcp(self)
 
     def _follow_document(self) -> None:

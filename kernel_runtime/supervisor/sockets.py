@@ -15,6 +15,7 @@ from traitlets.log import get_logger
 from kernel_runtime.errors import TimeTravelError
 
 _BIND_S: Final = 3.0
+_AGAIN_S: Final = 0.05
 
 
 class AddressTaken(TimeTravelError):
@@ -53,6 +54,7 @@ class LoopSocket:
         self._on_frames = on_frames
         self._loop = asyncio.get_running_loop()
         self._pending = False
+        self._patient_until = 0.0
         self._loop.add_reader(cast("int", socket.get(zmq.FD)), self.read)
 
     def read(self) -> None:
@@ -69,11 +71,20 @@ class LoopSocket:
             except Exception:  # one message must not stop the channel: the edge does not come again
                 get_logger().exception("A message could not be handled.")
 
+    def be_patient(self, seconds: float) -> None:
+        """For so long, what is for a client that is not there is kept for it (ROUTER)."""
+        self._patient_until = time.monotonic() + seconds
+        self._socket.router_mandatory = 1  # else it would be dropped without a word
+
     def send(self, frames: Sequence[bytes]) -> None:
         """Send without waiting; what a client does not take any more is dropped by ZMQ."""
+        if self._socket.closed:
+            return
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=len(frames[-1]) < 65536)
-        except zmq.ZMQError:
+        except zmq.ZMQError as error:
+            if error.errno == errno.EHOSTUNREACH and time.monotonic() < self._patient_until:
+                self._loop.call_later(_AGAIN_S, self.send, frames)
             return  # the client is gone
         if not self._pending:
             self._pending = True

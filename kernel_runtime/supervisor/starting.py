@@ -14,6 +14,8 @@ from kernel_runtime.errors import EnvironmentRefused, TimeTravelError
 from kernel_runtime.sandbox.none import NoSandbox
 from kernel_runtime.store.paths import key_directory
 from kernel_runtime.supervisor import idle
+from kernel_runtime.supervisor.container_layer import CommitRefused
+from kernel_runtime.supervisor.container_notes import Notes
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -74,7 +76,10 @@ class Starting:
         session.router.hold("start")
         # in this order: the second one is done while the process that the first one asks for starts
         with idle.used():
-            await asyncio.gather(session.launcher.start_first(), self._completed())
+            if self._goes_on:
+                await self._completed()
+            else:
+                await asyncio.gather(session.launcher.start_first(), self._completed())
         await session.trees.tell_if_unusable()
         if session.environment.enabled:
             session.background(self._look_after_environment())
@@ -84,11 +89,22 @@ class Starting:
     async def _completed(self) -> None:
         session = self._session
         self.complete()
+        await session.next_container.take_over()
         self._prepared = session.background(session.files.prepare(session.router.say_next))
         if isinstance(session.sandbox, NoSandbox):
             from kernel_runtime.supervisor import own_code
 
             own_code.hold()
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a restore was begun in another container, which brings a process itself."""
+        directory = self._session.persistence.directory
+        return (
+            self._session.layer.enabled
+            and directory is not None
+            and Notes(directory, self._session.timeline.id).is_there
+        )
 
     def _tell_of_store(self) -> None:
         session = self._session
@@ -104,16 +120,37 @@ class Starting:
         tell = asyncio.get_running_loop().call_later(_SLOW_START_S, self._tell_slow_start)
         try:
             await self._prepared
-            if not session.rescue.active and not session.config.visit:
-                if not session.environment.enabled:
-                    own = [key_directory(), Path(jupyter_runtime_dir())]
-                    own += [d for d in [session.persistence.directory] if d is not None]
-                    await session.files.watch_own_layer(own)
+            if not session.config.visit:
+                await self._look_at_own_layer()
+            if session.next_container.pending:
+                await session.next_container.finish()
+            elif not session.rescue.active and not session.config.visit:
                 await session.checkpoints.first()
                 await session.portable.at_start()
+                session.captures.tidy_commits()
         finally:
             tell.cancel()
             session.router.release("start")
+
+    async def _look_at_own_layer(self) -> None:
+        """Of a container, where no namespaces cover it."""
+        session = self._session
+        if session.environment.enabled:
+            return
+        own = [key_directory(), Path(jupyter_runtime_dir())]
+        own += [d for d in [session.persistence.directory] if d is not None]
+        if not session.layer.enabled:
+            await session.files.watch_own_layer(own)
+            return
+        try:
+            await session.layer.start([*session.files.roots, *own])
+            if session.layer.why:
+                session.router.say_next(session.layer.why)
+            if not session.next_container.pending:
+                await session.layer.arrived()
+        except CommitRefused as error:
+            session.environment.problem = f"Files outside of the workspace are not held: {error}"
+            session.router.say_next(session.environment.problem)
 
     async def _look_after_environment(self) -> None:
         """What a kernel that was killed has left behind; what the host has changed meanwhile."""
