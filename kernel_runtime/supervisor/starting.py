@@ -118,6 +118,8 @@ class Starting:
     async def _first_checkpoint(self) -> None:
         session = self._session
         tell = asyncio.get_running_loop().call_later(_SLOW_START_S, self._tell_slow_start)
+        if session.next_container.pending:
+            tell.cancel()  # what waits is a restore, which says itself what it took
         try:
             await self._prepared
             if not session.config.visit:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.containers.conftest import (
 )
 from tests.containers.test_hard_times import Forwarder, short
 from tests.containers.test_story import wheel
+from tests.server.server_world import Page, Server
 
 __all__ = ["short"]  # a fixture
 
@@ -232,3 +234,30 @@ def test_the_server_is_killed_in_a_restore(
     look = "print(x, open('f').read(), os.path.exists(sys.prefix + '/m'))"
     assert notebook.run(look).out in ("1 1 False", "2 2 True")
     forget(notebook, place, docker)
+
+
+def test_a_page_stays_connected(
+    server: Server, install: Callable[..., str], place: Path, docker: Any
+) -> None:
+    """As in JupyterLab: the server's own sockets find the kernel in its next container."""
+    kernel = server.start("a.ipynb", install(isolation="commit", network="none"))
+    page = Page(server, kernel.id)
+    page.run("import os, sys; x = 1; mine = sys.prefix + '/mine'")
+    page.run("x = 2; open(mine, 'w').close()")
+    look = "print(x, os.path.exists(mine))"
+    boxes = [container(docker, place).id]
+    told = page.run("%restore 1")
+    assert "the container was replaced" in told, told
+    assert page.run(look) == "1 False\n"
+    boxes.append(container(docker, place).id)
+    asked = {"version": 1, "command": "restore", "args": {"undo": True}}
+    assert "restored #" in page.ask(asked)["text"]
+    assert page.run(look) == "2 True\n"
+    boxes.append(container(docker, place).id)
+    assert len(set(boxes)) == 3
+    page.close()
+    server.end(kernel)
+    [store] = (place / "data" / "timetravel-containers").glob("*/kept/store")
+    document = str(server.notebooks / "a.ipynb")
+    assert main(["prune", document, "--session", "--store", str(store)]) == 0
+    assert commits(docker, place) == []

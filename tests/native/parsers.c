@@ -1,34 +1,11 @@
 /* parsers.c: the parts of the library that read what others wrote, under sanitizers. The sources
  * are included, so that they are built with the same flags and static functions are in reach. */
 #include "arena.c"
+#include "procmap.c"
 #include "report.c"
 #include "state.c"
 #include "text.c"
 #include "unix_diag.c"
-
-/* maps.c needs objects and descriptors; only its parser is wanted here. */
-struct tt_object *tt_object_find(struct tt_state *s, uint64_t dev, uint64_t ino) {
-  (void)s, (void)dev, (void)ino;
-  return 0;
-}
-struct tt_object *tt_object_add(struct tt_state *s, enum tt_object_kind kind, uint64_t dev,
-                                uint64_t ino, struct tt_text path) {
-  (void)s, (void)kind, (void)dev, (void)ino, (void)path;
-  return 0;
-}
-int tt_object_copy(struct tt_state *s, struct tt_object *o, int fd) {
-  (void)s, (void)o, (void)fd;
-  return 0;
-}
-int tt_object_copy_mapped(struct tt_state *s, struct tt_object *o, const struct tt_map *m) {
-  (void)s, (void)o, (void)m;
-  return 0;
-}
-int tt_object_renamed(struct tt_state *s, struct tt_text *path, uint64_t ino) {
-  (void)s, (void)path, (void)ino;
-  return 0;
-}
-#include "maps.c"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +39,7 @@ static int parse_maps(const char *at, size_t n) {
   while (tt_maps_next(&text, &line)) {
     lines++;
     tt_text_ends(line.path, " (deleted)");
-    starts(line.path, "/memfd:");
+    tt_text_skip(&line.path, "/memfd:");
   }
   return lines;
 }

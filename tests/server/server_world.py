@@ -18,6 +18,8 @@ import httpx
 import nbformat
 import pytest
 from jupyter_client import BlockingKernelClient
+from jupyter_client.session import Session
+from websocket import WebSocket, create_connection
 
 from tests.conftest import PATIENCE, ROOT, open_up
 from tests.servers import address
@@ -139,6 +141,53 @@ class Server:
         self.kernels.remove(kernel)
         with self.as_user() as http:
             assert http.delete(f"{self.url}api/kernels/{kernel.id}").status_code == 204
+
+
+class Page:
+    """What a page in a browser does: all of a kernel's channels over the server's websocket."""
+
+    def __init__(self, server: Server, kernel: str) -> None:
+        url = server.url.replace("http", "ws", 1) + f"api/kernels/{kernel}/channels"
+        self._socket: WebSocket = create_connection(
+            url, header=["Authorization: token owner"], timeout=PATIENCE
+        )
+        self._session = Session()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def run(self, code: str) -> str:
+        """Run a cell; what it printed."""
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        asked = self._send("shell", "execute_request", content)
+        out, ends = "", set()
+        while not ends >= {"execute_reply", "idle"}:
+            message = self._next()
+            if message["parent_header"].get("msg_id") != asked:
+                continue
+            if message["msg_type"] == "stream":
+                out += message["content"]["text"]
+            assert message["msg_type"] != "error", message["content"]
+            ends.add(message["content"].get("execution_state") or message["msg_type"])
+        return out
+
+    def ask(self, content: dict[str, Any]) -> Any:
+        """The result of a command of time travel."""
+        asked = self._send("control", "timetravel_request", content)
+        while True:
+            reply = self._next()
+            if reply["parent_header"].get("msg_id") == asked and reply["channel"] == "control":
+                assert reply["content"]["status"] == "ok", reply["content"]
+                return reply["content"]["result"]
+
+    def _send(self, channel: str, msg_type: str, content: dict[str, Any]) -> str:
+        message = self._session.msg(msg_type, content)
+        self._socket.send(json.dumps({**message, "channel": channel}, default=str))
+        return str(message["header"]["msg_id"])
+
+    def _next(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(self._socket.recv())
+        return message
 
 
 @contextmanager

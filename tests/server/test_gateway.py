@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jupyter_client.session import Session
-from websocket import WebSocket, create_connection
 
 from jupyter_timetravel import Client
 from jupyter_timetravel.wire import KernelGone
 from tests.conftest import PATIENCE
-from tests.server.server_world import Server, running
+from tests.server.server_world import Page, Server, running
 
 
 @pytest.fixture(scope="module")
@@ -119,49 +116,3 @@ def test_the_protocol_through_a_gateway(front: Server, kernel: str) -> None:
     result = page.ask({"version": 1, "command": "checkpoint", "args": {"comment": "a page's"}})
     assert result["checkpoint"]["comment"] == "a page's"
     page.close()
-
-
-class Page:
-    """What a page in a browser does, through the server in front."""
-
-    def __init__(self, front: Server, kernel: str) -> None:
-        url = front.url.replace("http", "ws", 1) + f"api/kernels/{kernel}/channels"
-        self._socket: WebSocket = create_connection(
-            url, header=["Authorization: token owner"], timeout=PATIENCE
-        )
-        self._session = Session()
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def run(self, code: str) -> str:
-        """Run a cell; what it printed."""
-        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
-        asked = self._send("shell", "execute_request", content)
-        out, ends = "", set()
-        while not ends >= {"execute_reply", "idle"}:
-            message = self._next()
-            if message["parent_header"].get("msg_id") != asked:
-                continue
-            if message["msg_type"] == "stream":
-                out += message["content"]["text"]
-            ends.add(message["content"].get("execution_state") or message["msg_type"])
-        return out
-
-    def ask(self, content: dict[str, Any]) -> Any:
-        """The result of a command of time travel."""
-        asked = self._send("control", "timetravel_request", content)
-        while True:
-            reply = self._next()
-            if reply["parent_header"].get("msg_id") == asked and reply["channel"] == "control":
-                assert reply["content"]["status"] == "ok", reply["content"]
-                return reply["content"]["result"]
-
-    def _send(self, channel: str, msg_type: str, content: dict[str, Any]) -> str:
-        message = self._session.msg(msg_type, content)
-        self._socket.send(json.dumps({**message, "channel": channel}, default=str))
-        return str(message["header"]["msg_id"])
-
-    def _next(self) -> dict[str, Any]:
-        message: dict[str, Any] = json.loads(self._socket.recv())
-        return message
