@@ -4,6 +4,8 @@
 #include "objects.h"
 #include "procmap.h"
 
+#include <linux/prctl.h>
+
 /* Room for the text of the live process, where a clone lacks something. */
 #define TEXT_ROOM ((size_t)4 << 20)
 
@@ -165,6 +167,8 @@ static int describe_text(struct tt_state *state) {
 
 int tt_maps_describe(struct tt_state *state) {
   struct tt_walk walk;
+  /* what a clone lacks it could not ask: nobody else may look at such a process */
+  if (SC(SYS_prctl, PR_GET_DUMPABLE) != 1) return describe_text(state);
   int error = tt_walk_ask(&walk, TT_WALK_SHARED, 1);
   if (!error) error = describe_all(state, &walk);
   if (!error) error = tt_buffer_reserve(&state->maps_text, TEXT_ROOM);

@@ -137,13 +137,14 @@ class Session:
         """No half-made layers once the kernel has looked after them."""
         self.notebook.head()
         end = time.monotonic() + 60
-        while self.layers() != self.needed() and time.monotonic() < end:
+        # looked at once in each turn: something may be written at any moment
+        while (layers := self.layers()) != (needed := self.needed()) and time.monotonic() < end:
             time.sleep(0.1)
-        assert self.layers() == self.needed()
+        assert layers == needed, (layers, needed)
         # what is being written just now has another name for a moment
-        while self._others() and time.monotonic() < end:
+        while (others := self._others()) and time.monotonic() < end:
             time.sleep(0.1)
-        assert not self._others()
+        assert not others, others
 
     def _others(self) -> set[str]:
         """What no session leaves beside its layers, and in them."""

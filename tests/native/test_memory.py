@@ -32,6 +32,9 @@ except OSError as error:
 """
 """A filter that answers PROCMAP_QUERY as such a kernel does (ENOTTY): mappings are read as text."""
 
+UNDUMPABLE = "assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0\n"
+"""Nobody else may look into /proc/PID of such a process, not even a clone of it."""
+
 on_kernels = pytest.mark.parametrize("kernel", ["", BEFORE_6_11], ids=["as it is", "before 6.11"])
 
 
@@ -143,7 +146,9 @@ def test_frozen_pins_no_shared_file(world: World) -> None:
     assert live.value(shared) == []
 
 
-@on_kernels
+@pytest.mark.parametrize(
+    "kernel", ["", BEFORE_6_11, UNDUMPABLE], ids=["as it is", "before 6.11", "undumpable"]
+)
 def test_memory_not_copied_by_fork_is_zero_and_named(world: World, kernel: str) -> None:
     setup = """
 libc = ctypes.CDLL(None)

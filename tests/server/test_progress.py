@@ -6,10 +6,13 @@ import contextlib
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 
+from tests.conftest import PATIENCE
 from tests.server.server_world import Server, messages
 
 STREAM = {"Accept": "text/event-stream"}
@@ -70,6 +73,13 @@ def test_it_goes_on_when_its_client_goes_away(
         assert {"first", "second"} <= files
 
 
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def test_others_are_answered_while_a_long_one_runs(
     server: Server, http: httpx.Client, start: Any
 ) -> None:
@@ -78,8 +88,12 @@ def test_others_are_answered_while_a_long_one_runs(
     busy.run("import pathlib, time")
     newest = http.get(f"/sessions/{busy.id}/checkpoints/-1").json()["checkpoint"]
     assert newest["number"] == 1  # it is made, without the file
-    go.touch()
-    busy.run("while not pathlib.Path('go').exists(): time.sleep(0.05)")
+    busy.send(
+        "pathlib.Path('begun').touch()\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
+    )
+    _until(go.with_name("begun").exists)
+    go.touch()  # while the cell runs: what is made while none does is another program's, and stays
+    busy.wait()
     other.run("y = 1")
     results: list[Any] = []
 
