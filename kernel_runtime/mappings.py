@@ -21,8 +21,16 @@ _ASK: Final = 0xC0686611  # _IOWR('f', 17, struct procmap_query)
 _WRITABLE: Final = 2
 _SHARED: Final = 8
 _COVERING_OR_NEXT: Final = 16
-_OLDER: Final = (errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EACCES)
-"""What kernels answer that do not know the question, or a filter that does not let it through."""
+_READ_TEXT: Final = (
+    errno.ENOTTY,
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.EPERM,
+    errno.EACCES,
+    errno.ENAMETOOLONG,
+)
+"""What kernels answer that do not know the question, a filter that does not let it through, and
+where a path is too long to be told so: the text is read then."""
 
 
 class Mapping(NamedTuple):
@@ -42,7 +50,7 @@ def shared(proc: str, *, writable: bool = False) -> list[Mapping]:
         try:
             return list(_asked(file.fileno(), writable))
         except OSError as error:
-            if error.errno not in _OLDER and error.errno != errno.ENAMETOOLONG:
+            if error.errno not in _READ_TEXT:
                 raise
         return list(_read(file.readall(), writable))
 

@@ -145,6 +145,12 @@ static int describe_all(struct tt_state *state, struct tt_walk *walk) {
   return error;
 }
 
+static void swap_texts(struct tt_state *state) {
+  struct tt_buffer text = state->text;
+  state->text = state->maps_text;
+  state->maps_text = text;
+}
+
 /* Before Linux 6.11. The text is kept: tt_regions_find compares with it. */
 static int describe_text(struct tt_state *state) {
   struct tt_walk walk;
@@ -154,14 +160,12 @@ static int describe_text(struct tt_state *state) {
     capacity = state->text.capacity;
     error = tt_slurp(state, "/proc/self/maps");
   } while (!error && state->text.capacity != capacity);
-  struct tt_buffer whole = state->text;
-  state->text = state->maps_text;
-  state->maps_text = whole;
+  swap_texts(state);
   tt_walk_text(&walk, TT_WALK_SHARED, &state->maps_text);
   if (!error) error = describe_all(state, &walk);
   /* room for the same text in the frozen process: it must not map anything before it has seen
    * which regions are missing */
-  if (!error) error = tt_buffer_reserve(&state->text, whole.size + 65536);
+  if (!error) error = tt_buffer_reserve(&state->text, state->maps_text.size + 65536);
   return error;
 }
 
@@ -213,14 +217,10 @@ void tt_regions_ask(struct tt_state *state) {
   char path[48];
   /* the live one waits, unchanged: another size, and this /proc is of another pid namespace */
   if (!tt_regions_lack(state, 0) || tt_regions_lack(state, state->leader.tid)) return;
-  struct tt_buffer room = state->maps_text;
   tt_text_path(path, "/proc/", (uint64_t)state->leader.tid, "/maps");
-  state->maps_text = state->text;
-  state->text = room;
+  swap_texts(state);
   if (tt_slurp(state, path)) state->text.size = 0;
-  room = state->text;
-  state->text = state->maps_text;
-  state->maps_text = room;
+  swap_texts(state);
 }
 
 static int walk_own(struct tt_state *state, struct tt_walk *walk) {

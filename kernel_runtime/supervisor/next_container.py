@@ -78,13 +78,7 @@ class NextContainer:
             asked = replace(asked, only="files")
         if asked.only != "files":
             await session.durability.secure(plan.target)
-        safety = await session.checkpoints.take(
-            "safety",
-            request=request,
-            comment=f"before the restore of #{plan.target.number}",
-            process=has_process,
-            rules_of=plan.files.snapshot_id if plan.files is not None else None,
-        )
+        safety = await session.restores.take_safety(plan, request, process=has_process)
         held = capture_of(safety.checkpoint)
         if held is None:
             failed = safety.checkpoint.capture("filesystem", engine="commit")

@@ -61,13 +61,7 @@ class RescueRestorer(Restorer):
         self, plan: Plan, only: str | None, request: Request | None, started: float
     ) -> dict[str, Any]:
         session = self._session
-        safety = await session.checkpoints.take(
-            "safety",
-            request=request,
-            comment=f"before the restore of #{plan.target.number}",
-            process=False,
-            rules_of=plan.files.snapshot_id if plan.files is not None else None,
-        )
+        safety = await self.take_safety(plan, request, process=False)
         told = asyncio.ensure_future(self._teller.packages(plan, safety))
         try:
             await self.stop_processes()

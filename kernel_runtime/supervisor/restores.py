@@ -151,6 +151,19 @@ class Restorer(Reviver):
         chosen = None if asked.paths is None else chosen_paths(self._session, asked.paths)
         return Part(chosen, asked.keep_notebooks)
 
+    async def take_safety(
+        self, plan: Plan, request: Request | None, *, process: bool, move: bool = False
+    ) -> Taken:
+        """The checkpoint of the state that a restore leaves; see Checkpointer.take."""
+        return await self._session.checkpoints.take(
+            "safety",
+            request=request,
+            comment=f"before the restore of #{plan.target.number}",
+            move=move,
+            process=process,
+            rules_of=plan.files.snapshot_id if plan.files is not None else None,
+        )
+
     async def make_idle(self, force: bool, request: Request | None) -> None:
         """Interrupt the cell that runs, unless it is the one that asks. Raises RestoreRefused."""
         session = self._session
@@ -178,13 +191,8 @@ class Restorer(Reviver):
         if forced:
             session.cells.ended(session.router.in_flight, lost=True)
         faults.point("before safety")
-        safety = await session.checkpoints.take(
-            "safety",
-            request=request,
-            comment=f"before the restore of #{plan.target.number}",
-            move=plan.brings_process and not forced,
-            process=not forced,
-            rules_of=plan.files.snapshot_id if plan.files is not None else None,
+        safety = await self.take_safety(
+            plan, request, move=plan.brings_process and not forced, process=not forced
         )
         done: RestoreResult | None = None
         executor: Executor | None = None

@@ -9,6 +9,8 @@ import native_target as tt
 import pytest
 from native_harness import World
 
+from tests.older_kernel import BEFORE_6_11
+
 SETUP = """
 import ctypes, mmap, os, struct, sys, time
 from multiprocessing import shared_memory
@@ -16,21 +18,6 @@ def maps():
     return open("/proc/self/maps").read()
 """
 
-
-BEFORE_6_11 = """
-import fcntl, platform
-numbers = {"x86_64": 16, "aarch64": 29}  # of ioctl
-refuse = [(0x20, 0, 0, 0), (0x15, 0, 3, numbers[platform.machine()]), (0x20, 0, 0, 24),
-          (0x15, 0, 1, 0xC0686611), (0x06, 0, 0, 0x50019), (0x06, 0, 0, 0x7FFF0000)]
-code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in refuse))
-program = struct.pack("@HP", len(refuse), ctypes.addressof(code))
-assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0 == ctypes.CDLL(None).prctl(22, 2, program)
-try:
-    fcntl.ioctl(open("/proc/self/maps"), 0xC0686611, bytes(104))
-except OSError as error:
-    assert error.errno == 25, error
-"""
-"""A filter that answers PROCMAP_QUERY as such a kernel does (ENOTTY): mappings are read as text."""
 
 UNDUMPABLE = "assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0\n"
 """Nobody else may look into /proc/PID of such a process, not even a clone of it."""

@@ -10,25 +10,16 @@ import sys
 from pathlib import Path
 
 from kernel_runtime import mappings
+from tests.older_kernel import BEFORE_6_11
 
-LOOK = """
-import ctypes, errno, fcntl, json, os, platform, struct, sys
+LOOK = f"""
+import json, os, sys
 from kernel_runtime import mappings
 def look():
     return [[list(m[:2]) + [os.fsdecode(m.path)] for m in mappings.shared(sys.argv[1], writable=w)]
             for w in (False, True)]
 before = look()
-# as a kernel before 6.11 answers: a filter gives ENOTTY for PROCMAP_QUERY
-number = {"x86_64": 16, "aarch64": 29}[platform.machine()]
-refuse = [(0x20, 0, 0, 0), (0x15, 0, 3, number), (0x20, 0, 0, 24), (0x15, 0, 1, 0xC0686611),
-          (0x06, 0, 0, 0x50019), (0x06, 0, 0, 0x7FFF0000)]
-code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in refuse))
-program = struct.pack("@HP", len(refuse), ctypes.addressof(code))
-assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0 == ctypes.CDLL(None).prctl(22, 2, program)
-try:
-    fcntl.ioctl(open("/proc/self/maps"), 0xC0686611, bytes(104))
-except OSError as error:
-    assert error.errno == errno.ENOTTY
+{BEFORE_6_11}
 print(json.dumps([before, look()]))
 """
 
