@@ -117,6 +117,7 @@ def test_02_a_directory_of_the_user_in_one_of_roots(play, depth):
         notebook.run(f"%restore {b}")
         assert notebook.run(look).out == "['d', 'f', 'new'] 2"
         assert not (mine / "new").exists() and (mine / "f").read_text() == "1"
+        notebook.manager.shutdown_kernel()  # its sockets are in there
     finally:
         shutil.rmtree(top)
 

@@ -14,6 +14,8 @@ import psutil
 import pytest
 from session_world import put
 
+from tests.session_processes import executor_of, init_of
+
 CAPTURE_PLACES = [
     "init: stopped",
     "init: copied",
@@ -35,21 +37,6 @@ RESTORE_PLACES = [
 ROOT_RESTORE_PLACES = ["init: root staged", "init: root removed"]
 WHO = ["user", pytest.param("root", marks=pytest.mark.root)]
 """As whom CI runs a test: root's sandbox has a root directory of its own, and other options."""
-
-
-def executor_of(pid: int) -> psutil.Process:
-    for process in psutil.Process(pid).children(recursive=True):
-        # frozen ones, copies and writers of images have names of their own
-        if not process.name().startswith("tt-") and "boot.py" in " ".join(process.cmdline()):
-            return process
-    raise AssertionError("no executor")
-
-
-def init_of(pid: int) -> psutil.Process:
-    for process in psutil.Process(pid).children():
-        if "init.main" in " ".join(process.cmdline()):
-            return process
-    raise AssertionError("no init")
 
 
 def run_to_its_death(session: Any, code: str) -> None:

@@ -6,8 +6,9 @@ import json
 import textwrap
 import time
 
-import psutil
 import pytest
+
+from tests.session_processes import below
 
 
 def code(text: str) -> str:
@@ -143,8 +144,7 @@ def test_05_workers_of_left_timelines_do_not_pile_up(notebook):
     for _ in range(4):
         notebook.run("%restore 1")
         notebook.run("1", silent=True)
-        family = psutil.Process(notebook.pid).children(recursive=True)
-        counts.append(sum(not p.name().startswith("tt-") for p in family))
+        counts.append(sum(not seen.name.startswith("tt-") for seen in below(notebook.pid)))
     assert max(counts[1:]) <= counts[0]
 
 

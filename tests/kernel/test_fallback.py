@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.kernel.durable_world import damage, durable, image, kill
+from tests.session_processes import frozen_of
 from tests.states.suite import WAYS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "kernel_runtime"
@@ -241,11 +241,7 @@ def test_a_frozen_process_that_cannot_be_woken(
     if not on_disk:
         for path in (tmp_path / "store").glob("images/*/pages.ttpages"):
             path.unlink()
-    frozen = [
-        process
-        for process in psutil.Process(notebook.pid).children(recursive=True)
-        if process.name() == "tt-frozen"
-    ]
+    frozen = frozen_of(notebook.pid)
     assert frozen
     for process in frozen:
         process.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
 from kernel_runtime.supervisor.app import START_FAILED
 from tests.conftest import ROOT, Manager
-
-
-def executor_of(notebook):
-    """The live process, as psutil has it."""
-    for process in psutil.Process(notebook.pid).children(recursive=True):
-        if not process.name().startswith("tt-") and "boot.py" in " ".join(process.cmdline()):
-            return process
-    raise AssertionError("no executor")
+from tests.session_processes import executor_of, init_of
 
 
 def test_the_executor_dies_while_it_is_being_moved(notebook):
     notebook.cells("x = 1", "x = 2")
     notebook.head()
-    process = executor_of(notebook)
+    process = executor_of(notebook.pid)
     process.suspend()
     message = notebook.client.session.msg(
         "timetravel_request", {"version": 1, "command": "restore", "args": {"checkpoint": 1}}
@@ -119,12 +110,9 @@ def test_a_restored_session_has_no_checkpoint_of_the_cell_that_was_cut_off(noteb
 
 def test_init_is_killed(notebook):
     notebook.run("x = 1")
-    inits = [
-        p for p in psutil.Process(notebook.pid).children() if "init.main" in " ".join(p.cmdline())
-    ]
     msg_id = notebook.send("import time; print('in'); time.sleep(60)")
     notebook.until_printed(msg_id)
-    os.kill(inits[0].pid, signal.SIGKILL)
+    init_of(notebook.pid).kill()
     assert notebook.wait(msg_id).error.startswith(("SandboxDied", "ExecutorDied"))
     end = time.monotonic() + 60
     while notebook.manager.is_alive() and time.monotonic() < end:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 
 import psutil
 import pytest
+
+from tests.session_processes import frozen_of, init_of
 
 
 @pytest.fixture
@@ -101,19 +102,12 @@ def test_an_unknown_sandbox_or_engine_is_named(start_notebook, capfd):
         assert "There is no 'moon'" in capfd.readouterr().err
 
 
-def is_init(process):
-    with contextlib.suppress(psutil.Error):  # it ends in this moment
-        return "init.main" in " ".join(process.cmdline())
-    return False
-
-
 def test_nothing_is_left_when_its_init_is_killed(notebook):
     for number in range(3):
         notebook.run(f"x = {number}")
     notebook.head()
-    below = psutil.Process(notebook.pid).children(recursive=True)
-    assert [process.name() for process in below].count("tt-frozen") >= 3
-    (init,) = filter(is_init, below)
-    init.kill()
-    _, alive = psutil.wait_procs(below, timeout=60)
+    family = psutil.Process(notebook.pid).children(recursive=True)
+    assert len(frozen_of(notebook.pid)) >= 3
+    init_of(notebook.pid).kill()
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive

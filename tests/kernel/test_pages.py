@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import psutil
+from tests.session_processes import executor_of
 
 LEISURE_S = 0.05
 """A request that comes sooner after a freeze leaves no time for it (executor/timetravel.py)."""
@@ -13,11 +13,7 @@ LEISURE_S = 0.05
 
 def own_kib(notebook, address):
     """How much of the mapping at an address the live process shares with no frozen one, in KiB."""
-    (executor,) = [
-        p
-        for p in psutil.Process(notebook.pid).children(recursive=True)
-        if not p.name().startswith("tt-") and "boot.py" in " ".join(p.cmdline())
-    ]
+    executor = executor_of(notebook.pid)
     inside = False
     for line in Path(f"/proc/{executor.pid}/smaps").read_text().splitlines():
         first, _, rest = line.partition(" ")

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.conftest import UNTIL_GO
+from tests.session_processes import below, frozen_of
 
 
 def test_memory_and_files_go_back_together_and_undo_goes_forward(notebook):
@@ -321,18 +322,17 @@ def test_out_of_memory_takes_a_frozen_process_first(notebook):
     notebook.run("x = 1")
     notebook.head()
     scores = {}
-    for process in psutil.Process(notebook.pid).children(recursive=True):
-        with open(f"/proc/{process.pid}/oom_score_adj") as f:
-            scores.setdefault(process.name() == "tt-frozen", set()).add(int(f.read()))
+    for seen in below(notebook.pid):
+        with open(f"/proc/{seen.process.pid}/oom_score_adj") as f:
+            scores.setdefault(seen.name == "tt-frozen", set()).add(int(f.read()))
     assert scores[True] == {1000} and 1000 not in scores[False]
 
 
 def test_a_frozen_process_that_is_killed_is_no_checkpoint_any_more(notebook):
     notebook.cells("x = 1", "x = 2")
     notebook.head()
-    for process in psutil.Process(notebook.pid).children(recursive=True):
-        if process.name() == "tt-frozen":
-            process.kill()
+    for process in frozen_of(notebook.pid):
+        process.kill()
 
     def left():
         captures = notebook.command("get", checkpoint=1)["checkpoint"]["captures"]

@@ -41,7 +41,7 @@ class Bus:
         for number in range(int(PATIENCE)):
             kernel.run(f"%checkpoint heard {number}")
             with contextlib.suppress(WebSocketTimeoutException):
-                while self.next("checkpoint_created")["comment"] != f"heard {number}":
+                while self.next("checkpoint_created").get("comment") != f"heard {number}":
                     pass
                 self._socket.settimeout(PATIENCE)
                 return
