@@ -25,13 +25,14 @@ def below(pid: int) -> list[Seen]:
 
 
 def executor_of(pid: int) -> psutil.Process:
-    """The live process. Frozen ones, copies and writers of images have names of their own."""
-    (found,) = (
-        seen.process
-        for seen in below(pid)
-        if not seen.name.startswith("tt-") and "boot.py" in seen.command
-    )
-    return found
+    """The live process. Raises AssertionError: in the middle of a restore there is none.
+
+    Frozen ones, copies and writers of images have names of their own.
+    """
+    for seen in below(pid):
+        if not seen.name.startswith("tt-") and "boot.py" in seen.command:
+            return seen.process
+    raise AssertionError("no executor")
 
 
 def init_of(pid: int) -> psutil.Process:
