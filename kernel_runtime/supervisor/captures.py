@@ -92,9 +92,7 @@ class Captures:
         # what is not in the store yet goes there as it is then
         if id not in session.persistence.unpublished:
             session.persistence.save(session.timeline, session.timeline[id])
-        session.events.publish(
-            "checkpoint_changed", checkpoint=session.timeline.record(session.timeline[id])
-        )
+        session.events.publish("checkpoint_changed", checkpoint=session.timeline[id])
 
     def publish(self, id: str) -> None:
         """Write a new checkpoint into the store, in the background; shutdown waits for it."""

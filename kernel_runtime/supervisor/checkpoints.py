@@ -170,12 +170,13 @@ class Checkpointer:
     ) -> Taken:
         """tree: the dump of the live processes, which is one of its captures."""
         session = self._session
-        files = asyncio.ensure_future(session.files.capture(rules_of))
         ours, theirs = self._hold(process and not move)
+        # tasks begin in this order: the rest is set going while the process copies itself
+        freezing = asyncio.ensure_future(self._freeze(id, move, ours) if process else _nothing())
+        files = asyncio.ensure_future(session.files.capture(rules_of))
         environment: asyncio.Future[Capture | None] | None = None
         if not move:
             environment = asyncio.ensure_future(self._capture_environment(theirs, reason))
-        freezing: Any = self._freeze(id, move, ours) if process else _nothing()
         try:
             (frozen, process_capture, variables), (snapshot, file_capture) = await asyncio.gather(
                 freezing, files
@@ -223,7 +224,7 @@ class Checkpointer:
         session.captures.publish(id)
         if committed is not None and committed.bytes:
             session.captures.tidy_commits()
-        session.events.publish("checkpoint_created", checkpoint=session.timeline.record(checkpoint))
+        session.events.publish("checkpoint_created", checkpoint=checkpoint)
         session.carrying.took(checkpoint)
         session.durability.after_checkpoint(checkpoint)
         if not move:

@@ -255,7 +255,7 @@ class NextContainer:
                 answer = {"error": (type(error).__name__, str(error))}
                 session.events.publish(
                     "restore_failed",
-                    checkpoint=session.timeline.record(session.timeline[note["target"]]),
+                    checkpoint=session.timeline[note["target"]],
                     ename=type(error).__name__,
                     evalue=str(error),
                 )

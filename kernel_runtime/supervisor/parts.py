@@ -46,7 +46,9 @@ def complete(session: Session, runtime_dir: Path) -> None:
         session.environment, session.config, session.log
     )
     session.captures = Captures(session)
-    session.events = Events(session.channels)
+    session.events = Events(
+        session.channels, lambda one: session.timeline.record(one, history=False)
+    )
     session.history = History(session.log)
     session.package_steps = PackageSteps(session)
     session.memory = MemoryKeeper(session)

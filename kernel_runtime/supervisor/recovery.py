@@ -60,7 +60,7 @@ class Recovery:
                 session.events.publish(
                     "executor_died",
                     **fate,
-                    checkpoint=session.timeline.record(back) if back else None,
+                    checkpoint=back,
                     text=text,
                 )
                 if session.router.in_flight is not None:

@@ -103,7 +103,7 @@ class Restorer(Reviver):
             plan = await self.plan(target, asked.only, part, asked.partial)
             plan.tell_s, plan.resumes, plan.reseeds = tell_s, resumes, asked.reseed
             plan.is_whole = session.persistence.is_imported and not (asked.partial or resumes)
-            session.events.publish("restore_started", checkpoint=session.timeline.record(target))
+            session.events.publish("restore_started", checkpoint=target)
             try:
                 await self.make_idle(asked.force, request)
                 if plan.layer is not None:
@@ -113,7 +113,7 @@ class Restorer(Reviver):
             except TimeTravelError as error:
                 session.events.publish(
                     "restore_failed",
-                    checkpoint=session.timeline.record(target),
+                    checkpoint=target,
                     ename=type(error).__name__,
                     evalue=str(error),
                 )

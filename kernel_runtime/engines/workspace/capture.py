@@ -124,6 +124,13 @@ class Capturer:
             with contextlib.suppress(OSError):
                 found = os.stat(path)
                 identities[found.st_dev, found.st_ino] = why
+        known = root.rules
+        if (
+            known is not None
+            and known.patterns == tuple(patterns)
+            and known.identities == identities
+        ):
+            return known
         return compile_rules(patterns, root.path, identities)
 
     def save(self) -> None:
