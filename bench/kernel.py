@@ -165,7 +165,11 @@ def cow_tax(scale: Scale) -> Iterator[Result]:
             kernel.run(ARRAY.format(bytes=size))
             kernel.run(REWRITE)
         before = [kernel.number(HUGE_PAGES) for kernel in pair]
-        for pause, name, target in ((1.0, "1 s between cells", "1.5 x"), (0, "back to back", "")):
+        for pause, name, target in (
+            (1.0, "1 s between cells", "1.5 x"),
+            (0, "back to back", ""),
+            (3.0, "3 s between cells, after that", "1.5 x"),
+        ):
             times: list[list[float]] = [[], []]
             for index, kernel in enumerate(pair):
                 kernel.run(REWRITE)

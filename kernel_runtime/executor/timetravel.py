@@ -29,6 +29,7 @@ from kernel_runtime.executor import (
 from kernel_runtime.executor.compensations import Compensations
 from kernel_runtime.executor.effects import Effects
 from kernel_runtime.executor.environ import EnvironmentVariables
+from kernel_runtime.executor.huge_pages import HugePages
 from kernel_runtime.executor.link import Link
 from kernel_runtime.executor.signals import LeaveCell, interrupts_put_off
 from kernel_runtime.frames import Frame, Kind
@@ -58,6 +59,9 @@ class TimeTravel:
         self._no_library = ""
         if not wake_directory:
             self._library, self._no_library = native.load()
+        self._huge_pages: HugePages | None = None
+        if self._library is not None:
+            self._huge_pages = HugePages(link.fd, lambda work: kernel.io_loop.add_callback(work))
         self._not_held = not_held.NotHeld() if wake_directory else None
         self._environ = EnvironmentVariables()
         self._requests = 0
@@ -93,6 +97,8 @@ class TimeTravel:
         self._hurried = time.monotonic() - self._frozen_at < _HURRY_S
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._ahead_until = 0.0
+        if self._huge_pages is not None:
+            self._huge_pages.stop()
 
     def request_done(self) -> None:
         """The reply is out. What a freeze will ask for is looked up while the supervisor reads it,
@@ -157,6 +163,9 @@ class TimeTravel:
             self._link.report(report="compensations", id=command["id"], known=known)
         elif name == "effects":
             self.effects.obey(command["held"], command["not_held"], command["otherwise"])
+        elif name == "regain_huge_pages":
+            if self._huge_pages is not None:
+                self._huge_pages.begin()
         elif name == "shutdown":
             self._kernel.io_loop.stop()
 

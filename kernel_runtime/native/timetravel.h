@@ -111,6 +111,14 @@ TT_EXPORT int tt_pages_note(uint64_t mapping_most, uint32_t pages_most);
  * watched_fd (-1: none) has something to read. Number of pages touched. */
 TT_EXPORT int tt_pages_touch(int watched_fd);
 
+/* Make huge pages again of what a fork has broken up, in private mappings of at least least bytes:
+ * units that are wholly in memory and shared with nobody. Begins at *at (0: all), and stops when
+ * until_ns (CLOCK_MONOTONIC) is over or watched_fd (-1: none) has something to read: then 1, and *at
+ * is where to go on. 0 when all was looked at; -ENOMEM where no huge page can be had, another -errno
+ * where this kernel or machine cannot do it. made: how many were made. Any thread may call it. */
+TT_EXPORT int tt_huge_regain(uint64_t least, uint64_t *at, uint64_t until_ns, int watched_fd,
+                             uint32_t *made);
+
 /* Bytes of the next piece of a stream, which begins at data and ends after size bytes: 64 KiB to
  * 1 MiB, or all that is left. Cut where the content says so: a change leaves most other pieces as
  * they are. Any thread may call it. */

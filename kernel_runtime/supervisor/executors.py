@@ -315,6 +315,10 @@ class Executor:
         """Have it load variables over a channel. Raises ConnectionError if it ends."""
         await self._ask("load_namespace", [channel])
 
+    def regain_huge_pages(self) -> None:
+        """Have it make huge pages whole again, while it has nothing else to do."""
+        self.link.command("regain_huge_pages")
+
     async def compensations(self, ids: Sequence[str]) -> list[str]:
         """Return which of these undos can be run in it. Raises ConnectionError."""
         answer = await self._ask("compensations", ids=list(ids))

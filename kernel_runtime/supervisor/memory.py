@@ -172,9 +172,11 @@ class MemoryKeeper:
             if session.config.unshare and 0 < frozen.hot_bytes <= room:
                 self._unsharing = frozen
                 try:
-                    await session.engine.unshare(frozen, room)
+                    made_own = await session.engine.unshare(frozen, room)
                 finally:
                     self._unsharing = None
+                if made_own and session.router.idle and session.executor is not None:
+                    session.executor.regain_huge_pages()
         if session.config.twins:
             await self._prepare_twins()
 

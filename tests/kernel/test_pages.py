@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from pathlib import Path
 
 from tests.session_processes import executor_of
 
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LEISURE_S = 0.05
 """A request that comes sooner after a freeze leaves no time for it (executor/timetravel.py)."""
 
@@ -75,6 +78,7 @@ def test_a_restored_twin_has_its_pages(notebook):
         "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "def write():\n    for i in range(0, len(block), 4096): block[i] = block[i] ^ 1\n"
     )
+    notebook.head()  # once it is frozen
     time.sleep(LEISURE_S)
     notebook.run("write()")
     number = notebook.head()["number"]
@@ -87,3 +91,27 @@ def test_a_restored_twin_has_its_pages(notebook):
     notebook.command("restore", checkpoint=number)
     cell = notebook.run("before = faults(); write(); print(faults() - before)")
     assert int(cell.out) < 500
+
+
+def huge_kib(notebook):
+    text = Path(f"/proc/{executor_of(notebook.pid).pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if "AnonHugePages" in line)
+
+
+def test_huge_pages_that_cells_broke_up_come_back(notebook, ability):
+    release = tuple(int(part) for part in platform.release().split(".")[:2])
+    ability("Linux 6.11", release >= (6, 11))
+    ability("two processors", (os.cpu_count() or 1) > 1)
+    ability("huge pages", "[never]" not in HUGE_PAGES.read_text())
+    notebook.run("import numpy as np; a = np.zeros(64 << 20, np.uint8)")
+    notebook.run("a += 1")
+    broken = huge_kib(notebook)
+    for _ in range(2):  # one after the other: what the checkpoint between shares is broken up
+        notebook.run("a += 1")
+    end = time.monotonic() + 120
+    while huge_kib(notebook) < 60 << 10:
+        assert time.monotonic() < end, (broken, huge_kib(notebook))
+        time.sleep(0.1)
+    notebook.run("a += 1")
+    assert huge_kib(notebook) >= 60 << 10, "the cell has broken them up again"
+    assert notebook.run("print(a.min(), a.max())").out == "4 4"

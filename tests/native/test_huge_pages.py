@@ -1,0 +1,104 @@
+"""Huge pages that a fork has broken up are made whole again (native/huge.c)."""
+
+from __future__ import annotations
+
+import errno
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import native_target as tt
+import pytest
+from native_harness import World
+
+SETUP = """
+import ctypes, mmap, os, time
+from native_target import load
+native = load()
+UNIT = 2 << 20
+m = mmap.mmap(-1, 17 * UNIT, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # 16 that are aligned, or 17
+address = ctypes.addressof(ctypes.c_char.from_buffer(m))
+first = -(-address // UNIT) * UNIT
+m.madvise(mmap.MADV_HUGEPAGE)
+def write(units, value):
+    for i in range(first, first + units * UNIT, 4096): m[i - address] = value
+def huge():
+    inside = False
+    for line in open("/proc/self/smaps"):
+        start = line.partition(" ")[0]
+        if "-" in start:
+            low, _, high = start.partition("-")
+            inside = int(low, 16) <= first < int(high, 16)
+        elif inside and line.startswith("AnonHugePages:"):
+            return int(line.split()[1]) // 2048
+def regain(least=8 << 20, seconds=60, watched=-1):
+    at, made = ctypes.c_uint64(), ctypes.c_uint32()
+    until = ctypes.c_uint64(time.monotonic_ns() + int(seconds * 1e9))
+    done = native.tt_huge_regain(
+        ctypes.c_uint64(least), ctypes.byref(at), until, watched, ctypes.byref(made))
+    return [done, made.value]
+"""
+
+
+@pytest.fixture
+def live(any_world: World, ability: Callable[[str, bool], None]) -> Any:
+    release = tuple(int(part) for part in platform.release().split(".")[:2])
+    ability("Linux 6.11", release >= (6, 11))
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    ability("huge pages", enabled.exists() and "[never]" not in enabled.read_text())
+    live = any_world.start(SETUP)
+    live.run("m[:] = bytes(len(m))")
+    made_whole(live)
+    return live
+
+
+def made_whole(live: Any) -> int:
+    """Until 16 units are huge, as memory may be fragmented for a moment; how many were made."""
+    end = time.monotonic() + 60
+    count = 0
+    while live.value("huge()") < 16:
+        done, made = live.value("regain()")
+        assert done in (0, -errno.ENOMEM, -errno.EAGAIN) and time.monotonic() < end
+        count += made
+    return count
+
+
+def test_what_a_fork_has_broken_up(live: Any) -> None:
+    frozen = live.freeze()
+    live.run("write(8, 1)")
+    assert live.value("huge()") <= 9
+    assert made_whole(live) >= 7
+    assert live.value("regain()") == [0, 0]
+    assert live.value("[m[first - address], m[first - address + 8 * UNIT]]") == [1, 0]
+    live.kill()
+    woken = frozen.wake()
+    assert woken.value("bytes(m).count(0) == len(m)")
+
+
+def test_what_is_shared_is_not_copied(live: Any) -> None:
+    live.freeze()
+    live.run("write(16, 1)")
+    frozen = live.freeze(hot_min=8 << 20)
+    assert live.value("huge()") <= 1
+    assert live.value("regain()") == [0, 0]
+    assert frozen.ask(tt.UNSHARE, arg64=1 << 30).bytes >= 16 * (2 << 20)
+    assert made_whole(live) >= 15
+    live.run("write(16, 2)")
+    assert live.value("huge()") >= 16, "a write has broken up what was shared with nobody"
+    live.kill()
+    woken = frozen.wake()
+    assert woken.value("m[first - address], m[first - address + 15 * UNIT]") == [1, 1]
+
+
+def test_it_ends_when_it_shall(live: Any) -> None:
+    live.freeze()
+    live.run("write(16, 1)\nr, w = os.pipe(); os.write(w, b'x')")
+    assert live.value("regain(watched=r)") == [1, 0]
+    assert live.value("regain(seconds=0)") == [1, 0]
+    assert live.value("regain(least=1 << 40)") == [0, 0]
+    live.run("m.madvise(mmap.MADV_NOHUGEPAGE)")
+    assert live.value("regain()") == [0, 0]
+    live.run("m.madvise(mmap.MADV_HUGEPAGE)")
+    assert made_whole(live) >= 15
