@@ -23,6 +23,7 @@ from jupyter_client.manager import KernelManager
 MODULES = {
     "stock": "ipykernel_launcher",
     "ours": "kernel_runtime",
+    "forking": "ipykernel_launcher",
     "kishu": "ipykernel_launcher",
 }
 TIMEOUT_S = 180
