@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
@@ -24,6 +23,7 @@ from jupyter_timetravel.containers.daemon import LABEL, Daemon
 from jupyter_timetravel.install import DOCKER_PROVISIONER, docker_kernelspec
 from tests.conftest import PATIENCE, Notebook, needs, open_up
 from tests.server.server_world import Server, running
+from tests.waiting import until
 
 IMAGE = os.environ.get("TT_CONTAINER_IMAGE", "")
 START = Callable[..., Notebook]
@@ -165,14 +165,6 @@ def ours(docker: Any, place: Path) -> list[Any]:
     mine = {"label": f"{LABEL}={os.getuid()}"}
     found = docker.containers.list(all=True, filters=mine, ignore_removed=True)
     return [c for c in found if c.labels.get(f"{LABEL}.directory", "").startswith(str(place))]
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 def revive(notebook: Notebook) -> None:

@@ -24,11 +24,11 @@ from tests.containers.conftest import (
     of_a_notebook,
     ours,
     revive,
-    until,
 )
 from tests.containers.test_hard_times import Forwarder, short
 from tests.containers.test_story import wheel
 from tests.server.server_world import Page, Server
+from tests.waiting import until
 
 __all__ = ["short"]  # a fixture
 

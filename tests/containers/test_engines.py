@@ -19,7 +19,8 @@ import pytest
 from kernel_runtime.dmtcp import DmtcpError, find
 from kernel_runtime.engines import criu_program
 from tests.conftest import Notebook
-from tests.containers.conftest import START, container, revive, until
+from tests.containers.conftest import START, container, revive
+from tests.waiting import until
 
 SETUP = (
     "import itertools, threading, time\ng = itertools.count(); next(g); n = 0\n"

@@ -15,9 +15,10 @@ from jupyter_timetravel import cli
 from jupyter_timetravel.containers.places import store_of
 from kernel_runtime.store import locks
 from tests.conftest import PORTS, Notebook
-from tests.containers.conftest import START, ours, revive, until
+from tests.containers.conftest import START, ours, revive
 from tests.groups.conftest import Command, Done, ran
 from tests.groups.test_one_goes_back import pair, test_the_case
+from tests.waiting import until
 
 __all__ = ["pair", "test_the_case"]  # group-01: a fixture and the test, as for other kernels
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from jupyter_timetravel.cli import main
-from tests.containers.conftest import IMAGE, PACKAGES, START, container, durable, revive, until
+from tests.containers.conftest import IMAGE, PACKAGES, START, container, durable, revive
 from tests.containers.test_images import printed, seen, session
+from tests.waiting import until
 
 __all__ = ["session"]  # a fixture
 

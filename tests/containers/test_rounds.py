@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Notebook
-from tests.containers.conftest import START, container, durable, of_a_notebook, revive, until
+from tests.containers.conftest import START, container, durable, of_a_notebook, revive
+from tests.waiting import until
 
 COUNT = """
 import threading, time

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import open_up
-from tests.containers.conftest import PACKAGES, container, ours, until
+from tests.containers.conftest import PACKAGES, container, ours
 from tests.exchange.conftest import call, write_notebook
 from tests.remote.conftest import Remote, endpoint, s3
 from tests.server.server_world import Kernel, Server
+from tests.waiting import until
 
 __all__ = ["endpoint", "s3"]  # fixtures
 

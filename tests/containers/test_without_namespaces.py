@@ -17,8 +17,8 @@ from tests.containers.conftest import (
     durable,
     of_a_notebook,
     revive,
-    until,
 )
+from tests.waiting import until
 
 STATE = (
     "!python -c 'import mine, numpy; print(mine.X, int(numpy.ones(2).sum()))'\n"

@@ -6,18 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernel_runtime.dmtcp import Coordinator, launch, restart
+from tests.waiting import until
 
 PROGRAMS = Path(__file__).with_name("programs")
-PATIENCE = 60.0
-"""Seconds after which what does not come fails the test."""
 
 
 def has_dmtcp() -> bool:
@@ -29,14 +27,6 @@ def has_dmtcp() -> bool:
 def _needs_dmtcp() -> None:
     if not has_dmtcp():
         pytest.skip("missing ability: DMTCP (dmtcp_launch is not on PATH)")
-
-
-def until(what: Callable[[], object], why: str = "") -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end, why or what
-        time.sleep(0.02)
 
 
 class Program:

@@ -29,7 +29,8 @@ from kernel_runtime.dmtcp import (
     inspect,
     restart,
 )
-from tests.dmtcp.conftest import Program, until
+from tests.dmtcp.conftest import Program
+from tests.waiting import until
 
 
 def test_asked_with_and_without_json(coordinator: Coordinator, tmp_path: Path) -> None:

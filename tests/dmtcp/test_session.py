@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.dmtcp.conftest import until
 from tests.kernel.durable_world import durable, kill
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -14,19 +13,13 @@ from kernel_runtime.errors import BadRequest, DocumentRefused, NotShown, Restore
 from kernel_runtime.store.documents import DocumentStore
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.supervisor.showing import TEXT_MOST
+from tests.waiting import until
 
 
 @pytest.fixture
 def client(notebook):
     with Client(notebook.client) as client:
         yield client
-
-
-def wait_until(condition, patience=60.0):
-    end = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def cell(source, *outputs):
@@ -250,7 +243,7 @@ def test_the_notebook_is_kept_with_its_checkpoint(start_notebook, document, tmp_
     with Client(third.client) as client:
         third.run("1")
         assert client.document(head.id)[0].cell == one
-    wait_until(lambda: sum(1 for _ in blobs.glob("*/*")) == 2)
+    until(lambda: sum(1 for _ in blobs.glob("*/*")) == 2)
 
 
 def test_half_a_surrogate_pair_can_be_sent_back(tmp_path):

@@ -6,14 +6,12 @@ import contextlib
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 
-from tests.conftest import PATIENCE
 from tests.server.server_world import Server, messages
+from tests.waiting import until
 
 STREAM = {"Accept": "text/event-stream"}
 
@@ -73,13 +71,6 @@ def test_it_goes_on_when_its_client_goes_away(
         assert {"first", "second"} <= files
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_others_are_answered_while_a_long_one_runs(
     server: Server, http: httpx.Client, start: Any
 ) -> None:
@@ -91,7 +82,7 @@ def test_others_are_answered_while_a_long_one_runs(
     busy.send(
         "pathlib.Path('begun').touch()\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
     )
-    _until(go.with_name("begun").exists)
+    until(go.with_name("begun").exists)
     go.touch()  # while the cell runs: what is made while none does is another program's, and stays
     busy.wait()
     other.run("y = 1")

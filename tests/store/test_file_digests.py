@@ -17,6 +17,7 @@ from kernel_runtime.engines.workspace.filesystems import granularity_ns, trust_o
 from kernel_runtime.store.file_digests import SETTLED_NS, KeptDigests, Key, key_of
 from kernel_runtime.store.image_model import FileInUse
 from kernel_runtime.store.keys import Keys
+from tests.waiting import until
 
 MADE_UP = "f" * 64
 """What a digest that was not read again looks like here."""
@@ -74,18 +75,11 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped_files, "SETTLED_NS", 0)
 
 
-def wait_until_known(path: Path) -> None:
-    end = time.monotonic() + 60
-    while known(path) is None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.mark.usefixtures("settled")
 def test_a_library_is_read_once_for_all_kernels(kernels: Kernels) -> None:
     path = kernels.folder / "library"
     path.write_bytes(b"library" * 1000)
-    wait_until_known(path)
+    until(lambda: known(path) is not None)
     assert kernels.digest(path) == real(path)
     assert kernels.kept().get(key_of(path.stat())) == real(path)
     kernels.make_up(path)
@@ -139,14 +133,14 @@ def test_a_write_within_the_clocks_tick_is_not_missed(kernels: Kernels) -> None:
 def test_another_file_with_the_same_size_and_mtime(kernels: Kernels) -> None:
     path = kernels.folder / "library"
     path.write_bytes(b"before")
-    wait_until_known(path)
+    until(lambda: known(path) is not None)
     assert kernels.digest(path) == real(path)
     kernels.make_up(path)
     assert kernels.digest(path) == MADE_UP
     before = path.stat()
     path.write_bytes(b"after ")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    wait_until_known(path)
+    until(lambda: known(path) is not None)
     assert path.stat().st_mtime_ns == before.st_mtime_ns
     assert kernels.digest(path) == real(path)
     # and one that took its place
@@ -155,7 +149,7 @@ def test_another_file_with_the_same_size_and_mtime(kernels: Kernels) -> None:
     other.write_bytes(b"others")
     os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
     other.rename(path)
-    wait_until_known(path)
+    until(lambda: known(path) is not None)
     assert kernels.digest(path) == real(path)
 
 
@@ -163,7 +157,7 @@ def test_another_file_with_the_same_size_and_mtime(kernels: Kernels) -> None:
 def test_a_file_that_the_session_has_changed_is_not_the_hosts(kernels: Kernels) -> None:
     host = kernels.folder / "library"
     host.write_bytes(b"the host's")
-    wait_until_known(host)
+    until(lambda: known(host) is not None)
     kernels.make_up(host)
     root = kernels.folder / "root"
     inside = Path(f"{root}{host}")
