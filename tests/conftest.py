@@ -24,10 +24,10 @@ import pytest
 from jupyter_client import BlockingKernelClient, KernelManager
 from jupyter_client.kernelspec import KernelSpec
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "kernel_runtime" / "native" / "libtimetravel.so"
-PATIENCE = 60.0
-"""Seconds after which a message that does not come fails the test."""
 
 UNTIL_GO = (
     "while not __import__('os').path.exists('go'): __import__('time').sleep(0.01)\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE = 60.0
-"""Seconds after which what does not come fails the test."""
+PATIENCE = 120.0
+"""Seconds after which what does not come fails the test: only a hang takes that long."""
 
 
 def until(condition: Callable[[], object], what: str = "") -> None:

@@ -16,8 +16,8 @@ import nbformat
 import pytest
 from agent_world import agent
 
-from tests.conftest import PATIENCE
 from tests.servers import address
+from tests.waiting import PATIENCE
 
 Start = Callable[..., Any]
 

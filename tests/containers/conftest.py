@@ -21,9 +21,9 @@ from jupyter_client.provisioning import KernelProvisionerFactory
 from jupyter_timetravel import cli
 from jupyter_timetravel.containers.daemon import LABEL, Daemon
 from jupyter_timetravel.install import DOCKER_PROVISIONER, docker_kernelspec
-from tests.conftest import PATIENCE, Notebook, needs, open_up
+from tests.conftest import Notebook, needs, open_up
 from tests.server.server_world import Server, running
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 IMAGE = os.environ.get("TT_CONTAINER_IMAGE", "")
 START = Callable[..., Notebook]

@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_timetravel.cli import main
 from jupyter_timetravel.containers.daemon import COMMIT
-from tests.conftest import PATIENCE, UNTIL_GO, Notebook
+from tests.conftest import UNTIL_GO, Notebook
 from tests.containers.conftest import (
     PACKAGES,
     START,
@@ -28,7 +28,7 @@ from tests.containers.conftest import (
 from tests.containers.test_hard_times import Forwarder, short
 from tests.containers.test_story import wheel
 from tests.server.server_world import Page, Server
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 __all__ = ["short"]  # a fixture
 

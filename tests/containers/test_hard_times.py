@@ -19,9 +19,9 @@ import pytest
 from jupyter_timetravel.cli import main
 from jupyter_timetravel.containers.daemon import LABEL
 from jupyter_timetravel.containers.errors import ContainerError
-from tests.conftest import PATIENCE
 from tests.containers.conftest import START, container, of_a_notebook, ours, revive
 from tests.containers.test_sessions import killed_server
+from tests.waiting import PATIENCE
 
 MIB = 1 << 20
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import Notebook
 from tests.containers.conftest import START, container, durable, of_a_notebook, revive
+from tests.exhaustive import times
 from tests.waiting import until
 
 COUNT = """
@@ -65,12 +66,12 @@ def in_the_next_container(notebook: Notebook, label: str, docker: Any, place: Pa
 def test_many_rounds(start: START, place: Path, docker: Any) -> None:
     notebook = start(env=of_a_notebook(place))
     notebook.run(COUNT)
-    times = []
-    for number in range(1, 11):
+    seconds = []
+    for number in range(1, times(10, 4) + 1):
         step(notebook, number)
         until(lambda n=number: durable(notebook, f"r{n}"), f"r{number} is on the disk")
         cell, took = in_the_next_container(notebook, f"r{number}", docker, place)
-        times.append(took)
+        seconds.append(took)
         is_at(notebook, *range(1, number + 1))
         assert counts(notebook), cell.out
     # back to an early round, and on from there
@@ -85,7 +86,7 @@ def test_many_rounds(start: START, place: Path, docker: Any) -> None:
     in_the_next_container(notebook, "r99", docker, place)
     is_at(notebook, 1, 2, 3, 99)
     assert counts(notebook)
-    print("seconds of each restore:", *(f"{took:.2f}" for took in times))
+    print("seconds of each restore:", *(f"{took:.2f}" for took in seconds))
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ import pytest
 
 from jupyter_timetravel.containers import orphans
 from jupyter_timetravel.containers.daemon import LABEL, Daemon
-from tests.conftest import PATIENCE
 from tests.containers.conftest import PACKAGES, START, container, ours
+from tests.waiting import PATIENCE
 
 
 def test_a_session_goes_back(start: START, place: Path, docker: Any) -> None:

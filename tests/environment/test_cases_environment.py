@@ -22,7 +22,7 @@ from environment_tools import (
     tree,
 )
 
-from tests.conftest import PATIENCE
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.timeout(180)
 

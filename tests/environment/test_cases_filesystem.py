@@ -15,7 +15,7 @@ import nbformat
 import pytest
 from environment_tools import TREE, among_mounts, checkpoint, tree
 
-from tests.conftest import PATIENCE
+from tests.waiting import PATIENCE
 
 
 def on_host(notebook, code):

@@ -19,7 +19,7 @@ import nbformat
 import pytest
 from environment_tools import checkpoint
 
-from tests.conftest import PATIENCE
+from tests.waiting import PATIENCE
 
 BAD = ("Value too large for defined data type", "Invalid argument")
 

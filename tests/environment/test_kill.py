@@ -14,6 +14,7 @@ import psutil
 import pytest
 from session_world import put
 
+from tests.exhaustive import times
 from tests.session_processes import executor_of, init_of
 
 CAPTURE_PLACES = [
@@ -204,7 +205,7 @@ def test_a_restore_killed_at_any_time(session, who):
 def test_the_executor_killed_at_any_time_of_a_restore(session):
     rng = random.Random("restore executor")
     takes = time_of_a_restore(session)
-    for turn in range(10):
+    for turn in range(times(10, 4)):
         session.notebook.run(f"x = 'a'\n{put(f'a{turn}')}")
         first = session.notebook.head()["number"]
         session.notebook.run(f"x = 'b'\n{put(f'b{turn}')}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import PATIENCE
+from tests.waiting import PATIENCE
 
 
 def written(notebook: Any, number: int) -> dict[str, Any]:

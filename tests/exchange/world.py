@@ -21,8 +21,9 @@ from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.timeline.model import Capture
-from tests.conftest import PATIENCE, ROOT, Manager, Notebook, open_up
+from tests.conftest import ROOT, Manager, Notebook, open_up
 from tests.exchange.conftest import call, end, write_notebook
+from tests.waiting import PATIENCE
 
 
 @dataclass

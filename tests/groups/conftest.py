@@ -16,7 +16,8 @@ import nbformat
 import pytest
 
 from jupyter_timetravel import cli
-from tests.conftest import PATIENCE, Notebook
+from tests.conftest import Notebook
+from tests.waiting import PATIENCE
 
 MAIN = "import sys; from jupyter_timetravel.cli import main; sys.exit(main())"
 

@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import PATIENCE, Notebook
+from tests.conftest import Notebook
 from tests.groups.conftest import ran
 from tests.server.server_world import running
+from tests.waiting import PATIENCE
 
 KILLED = ":kill"
 

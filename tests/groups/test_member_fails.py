@@ -13,8 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import PATIENCE, Notebook
+from tests.conftest import Notebook
 from tests.groups.conftest import Done, ran
+from tests.waiting import PATIENCE
 
 LIMIT = 6
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from jupyter_timetravel import Client
 from jupyter_timetravel.client import Events
-from tests.conftest import PATIENCE, Notebook
+from tests.conftest import Notebook
 from tests.groups.conftest import ran
+from tests.waiting import PATIENCE
 
 
 def told(events: Events) -> tuple[str, Any]:

@@ -17,8 +17,9 @@ import httpx
 import nbformat
 import pytest
 
-from tests.conftest import PATIENCE, ROOT, needs
+from tests.conftest import ROOT, needs
 from tests.hub.test_hub import PROXY, Hub, User, running
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(400)]
 

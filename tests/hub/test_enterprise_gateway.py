@@ -22,9 +22,10 @@ import nbformat
 import pytest
 
 from jupyter_timetravel import Client
-from tests.conftest import PATIENCE, PORTS, ROOT, open_up
+from tests.conftest import PORTS, ROOT, open_up
 from tests.server.server_world import Server, running
 from tests.server.test_gateway import Page
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow]
 

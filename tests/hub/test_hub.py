@@ -26,7 +26,8 @@ from jupyter_client import BlockingKernelClient
 
 from jupyter_timetravel import Client
 from jupyter_timetravel.server.errors import NotAllowed
-from tests.conftest import PATIENCE, PORTS, ROOT, needs, open_up
+from tests.conftest import PORTS, ROOT, needs, open_up
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow]
 

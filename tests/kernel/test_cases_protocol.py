@@ -14,9 +14,10 @@ import nbformat
 import psutil
 import pytest
 
-from tests.conftest import PATIENCE, UNTIL_GO
+from tests.conftest import UNTIL_GO
 from tests.kernel.durable_world import durable, kill
 from tests.session_processes import below, frozen_of, wait_for_no_zombies
+from tests.waiting import PATIENCE
 
 CELLS = [
     'x = [1]; print("c1", x)',

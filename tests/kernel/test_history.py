@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-PATIENCE = 60.0
+from tests.waiting import PATIENCE
+
 BUSY_S = 1.0
 """Seconds for which a write waits for a busy database (supervisor/history.py)."""
 

@@ -11,7 +11,7 @@ import jupyter_kernel_test
 import pytest
 from jupyter_kernel_test.msgspec_v5 import validate_message
 
-from tests.conftest import PATIENCE
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 

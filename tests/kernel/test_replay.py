@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE = 60
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture

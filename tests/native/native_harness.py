@@ -18,8 +18,9 @@ from typing import Any
 
 import native_target as tt
 
+from tests.waiting import PATIENCE
+
 HERE = pathlib.Path(__file__).parent
-PATIENCE = 60.0  # seconds: only a hang takes that long
 
 
 class Hang(AssertionError):

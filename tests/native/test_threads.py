@@ -6,6 +6,8 @@ import native_target as tt
 import pytest
 from native_harness import Process, World
 
+from tests.exhaustive import times
+
 SETUP = """
 import ctypes, os, threading, time, select, socket
 states = ctypes.CDLL(os.environ["TT_STATES"])
@@ -324,11 +326,11 @@ def test_threads_of_the_kernel_are_no_threads_of_ours(any_world: World) -> None:
 
 
 @pytest.mark.storm
-def test_storm_of_threads_frozen_two_hundred_times(world: World) -> None:
+def test_storm_of_threads_frozen_again_and_again(world: World) -> None:
     live = world.start(SETUP)
     for kind in ("BIRTH", "BIRTH", "MALLOC", "NANOSLEEP", "VFORK", "MUTEX", "SETXID"):
         live.run(f"start({kind!r})")
-    for i in range(200):
+    for i in range(times(200, 100)):
         frozen = live.freeze(stop_timeout_ms=60000)
         assert frozen.made["result"] == 0, frozen.made
         if i % 50 == 49:

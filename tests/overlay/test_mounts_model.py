@@ -213,6 +213,7 @@ def test_any_sequence(who: str, apart: bool, ability: Callable[[str, bool], None
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("apart", [False, True], ids=["within", "apart"])
 @pytest.mark.parametrize("who", WHO)

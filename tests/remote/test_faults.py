@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PATIENCE, ROOT
+from tests.conftest import ROOT
 from tests.exchange.conftest import MAIN
 from tests.exchange.test_exchange import comparable
 from tests.exchange.world import World, contents_of
 from tests.remote.conftest import BUCKET, Command, Endpoint, Remote, sessions
+from tests.waiting import PATIENCE
 
 KILLS = int(os.environ.get("TT_KILLS", "6"))
 FLIPS = int(os.environ.get("TT_FLIPS", "6"))

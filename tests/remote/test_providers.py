@@ -26,9 +26,9 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from obstore.store import AzureStore, GCSStore
 from werkzeug.serving import make_server
 
-from tests.conftest import PATIENCE
 from tests.exchange.world import World
 from tests.remote.conftest import Command, Remote, sessions
+from tests.waiting import PATIENCE
 
 AZURITE = os.environ.get("TT_AZURITE") or shutil.which("azurite-blob") or ""
 ACCOUNT = "devstoreaccount1"  # of every azurite; its key is in Microsoft's documentation

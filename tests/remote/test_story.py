@@ -18,9 +18,10 @@ from kernel_runtime.store.database import open_store
 from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.images import ImageStore
 from kernel_runtime.store.keys import Keys
-from tests.conftest import PATIENCE, Notebook, open_up
+from tests.conftest import Notebook, open_up
 from tests.exchange.conftest import call, end, write_notebook
 from tests.remote.conftest import Command, Remote
+from tests.waiting import PATIENCE
 
 Start = Callable[..., Notebook]
 

@@ -21,8 +21,9 @@ from jupyter_client import BlockingKernelClient
 from jupyter_client.session import Session
 from websocket import WebSocket, create_connection
 
-from tests.conftest import PATIENCE, ROOT, open_up
+from tests.conftest import ROOT, open_up
 from tests.servers import address
+from tests.waiting import PATIENCE
 
 BASE = "/user/name/"
 """As a hub gives it."""

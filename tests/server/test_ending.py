@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conftest import PATIENCE
 from tests.server.server_world import messages, running
+from tests.waiting import PATIENCE
 
 STREAM = {"Accept": "text/event-stream"}
 

@@ -13,8 +13,8 @@ from jupyter_events.schema import EventSchema
 from websocket import WebSocketTimeoutException, create_connection
 
 from jupyter_timetravel.server import publishing
-from tests.conftest import PATIENCE
 from tests.server.server_world import Kernel, Server, running
+from tests.waiting import PATIENCE
 
 
 class Bus:

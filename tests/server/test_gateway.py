@@ -10,8 +10,8 @@ import pytest
 
 from jupyter_timetravel import Client
 from jupyter_timetravel.wire import KernelGone
-from tests.conftest import PATIENCE
 from tests.server.server_world import Page, Server, running
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from jupyter_timetravel import AsyncClient, Client
 from jupyter_timetravel.groups import GroupFailed
 from kernel_runtime.errors import BadRequest
 from kernel_runtime.timeline.groups import GroupRefused, UnknownGroup
-from tests.conftest import PATIENCE
 from tests.server.server_world import Kernel, Server, messages
+from tests.waiting import PATIENCE
 
 STREAM = {"Accept": "text/event-stream"}
 Pair = tuple[Kernel, Kernel]

@@ -24,7 +24,7 @@ def test_no_two_programs_share_a_name() -> None:
         "fork",
         "image",
         pytest.param("criu", marks=pytest.mark.root),
-        pytest.param("dmtcp", marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+        pytest.param("dmtcp", marks=[pytest.mark.exhaustive, pytest.mark.timeout(1200)]),
     ],
 )
 def test_what_becomes_of_each_state(

@@ -174,6 +174,7 @@ def test_any_sequence(who: str, watching: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)  # below ten seconds, unless a failing sequence has to be made shorter
 @pytest.mark.parametrize("watching", [True, False], ids=["watched", "scanned"])
 def test_many_long_sequences(who: str, watching: bool) -> None:
