@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from browsing import Notebook
+from playwright.sync_api import TimeoutError as NeverCame
 
 PANEL = "[...jupyterapp.shell.widgets('right')].find(one => one.id === 'jp-timetravel-panel')"
 
@@ -28,6 +29,17 @@ COUNT = f"""\
   }}
   window.wentBack = 0;
 }}"""
+
+WHERE = f"""\
+() => {{
+  const {{ timeline }} = {PANEL}._shown;
+  const toasts = [...document.querySelectorAll('.Toastify__toast')].map(one => one.textContent);
+  const {{ state, running, notice, isBusy }} = timeline;
+  const isCounted = window.counted === timeline;
+  const went = window.wentBack;
+  return JSON.stringify({{ went, isCounted, state, running, notice, isBusy, toasts }});
+}}"""
+"""What a page shows that has not gone back, or too often."""
 
 
 def all_commands(person: Notebook) -> set[str]:
@@ -60,9 +72,12 @@ class Walker(Notebook):
         """Wait until what is done in it has taken the session back, once."""
         self.page.evaluate(COUNT)
         yield
-        self.page.wait_for_function(
-            f"() => window.wentBack === 1 && {PANEL}._shown.timeline.running === null"
-        )
+        try:
+            self.page.wait_for_function(
+                f"() => window.wentBack === 1 && {PANEL}._shown.timeline.running === null"
+            )
+        except NeverCame as late:
+            raise AssertionError(self.page.evaluate(WHERE)) from late
         self.expect(self.panel).to_have_attribute("data-running", "false")
 
     @property
