@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -36,6 +37,16 @@ def image(notebook: Any, number: int, engine: str = "image") -> dict[str, Any]:
             return found[0]
         assert time.monotonic() < end, record
         time.sleep(0.05)
+
+
+def stats(top: Path) -> list[os.stat_result]:
+    """Of all files below a directory in which a kernel makes and deletes some meanwhile."""
+    found = []
+    for parent, _, names in os.walk(top):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.lstat(os.path.join(parent, name)))
+    return found
 
 
 def damage(paths: Iterable[Path]) -> None:
