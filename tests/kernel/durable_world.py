@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import psutil
+
+_PACKAGE = Path(__file__).resolve().parents[2] / "kernel_runtime"
 
 
 def namespace(record: dict[str, Any]) -> dict[str, Any]:
@@ -49,6 +54,20 @@ def stats(top: Path) -> list[os.stat_result]:
     return found
 
 
+def changed_package(where: Path, *changes: tuple[str, str, str]) -> Path:
+    """A copy of the package that runs the kernel; what PYTHONPATH is to have of it.
+
+    changes: in which file which text is another one.
+    """
+    package = where / "kernel_runtime"
+    shutil.copytree(_PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, text, another in changes:
+        source = (package / file).read_text()
+        assert text in source
+        (package / file).write_text(source.replace(text, another))
+    return where
+
+
 def damage(paths: Iterable[Path]) -> None:
     """One bit of each file."""
     for path in list(paths):
@@ -60,8 +79,10 @@ def damage(paths: Iterable[Path]) -> None:
 
 def kill(notebook: Any) -> None:
     """The supervisor and all that it started end at once, as when the machine goes down."""
+    family = psutil.Process(notebook.pid).children(recursive=True)
     os.kill(notebook.pid, signal.SIGKILL)
     notebook.manager.shutdown_kernel(now=True)
+    psutil.wait_procs(family, timeout=60)  # they end with it, a moment later
 
 
 def timeline(notebook: Any, words: str = "") -> str:

@@ -319,7 +319,7 @@ def test_two_kernels_at_once(start_notebook, database):
         ids = [(k, k.send(f"{name} = {n}")) for k, name in ((one, "one"), (two, "two"))]
         for kernel, id in ids:
             kernel.wait(id)
-    one.run("%restore 2")
+    one.run("%restore 3")  # after "one = 1"
     one.run("one = 5")
     eventually(lambda: (3, 3, "one = 5") in rows(database), True)
     found = two.run("%history -g one = 5").out
