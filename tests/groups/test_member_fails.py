@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,17 @@ def three(on: Callable[..., Notebook], tt: Callable[..., Any], folder: Path) -> 
 def stopped(pids: list[int]) -> Iterator[None]:
     """These processes do nothing for the length of the block."""
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+        _send(pid, signal.SIGSTOP)
     try:
         yield
     finally:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            _send(pid, signal.SIGCONT)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # one that was at work in the background, and is done
+        os.kill(pid, number)
 
 
 def failed(done: Done, member: str, *reasons: str) -> None:
@@ -95,7 +100,8 @@ def test_a_member_that_is_killed(
 
 def test_a_busy_member(three: Any, tt: Callable[..., Any], beside: Callable[..., Any]) -> None:
     a, b, c = three
-    running = a.send("import threading; threading.Event().wait(3600)")
+    running = a.send("import threading; print('in'); threading.Event().wait(3600)")
+    a.until_printed(running)
     failed(take(beside), "A", "busy")
     go_on(b, c)
     assert records(tt) == []
@@ -117,11 +123,13 @@ def test_one_that_becomes_idle_is_waited_for(
     three: Any, tt: Callable[..., Any], beside: Callable[..., Any]
 ) -> None:
     a = three[0]
-    waiting = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nn = 7"
+    waiting = (
+        "import os, time\nprint('in')\nwhile not os.path.exists('go'): time.sleep(0.02)\nn = 7"
+    )
     running = a.send(waiting)
+    a.until_printed(running)
     asked = beside("checkpoint", "--group", "g", "--json")
-    while three[1].run("1").status != "ok":
-        pass
+    three[1].run("1")
     (a.cwd / "go").touch()
     assert a.wait(running).status == "ok"
     assert asked.wait().status == 0

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import PORTS, Notebook
 from tests.groups.conftest import ran
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -34,9 +35,11 @@ def pair(on: Callable[..., Notebook], tt: Callable[..., Any], folder: Path, port
 
 
 ASK = (
+    'print("asks"); '
     'c = socket.create_connection(("127.0.0.1", {port})); c.sendall(b"ask"); ans = c.recv(10); '
     "print(ans)"
 )
+ANSWERED = "asks\nb'ok1'"
 SERVE = 'conn, _ = srv.accept(); q = conn.recv(10); box["v"] += 1; conn.sendall(b"ok%d" % box["v"])'
 
 
@@ -45,13 +48,12 @@ def test_a_member_that_is_waited_for_is_served(
 ) -> None:
     s, c = pair
     asked = c.send(ASK.format(port=port))
+    c.until_printed(asked)
     request = beside("checkpoint", "--group", "g", "--json")
     # the request waits: it has taken the group
-    lock = next(iter(Path(s.cwd).parent.glob("store/locks/group-*.lock")), None)
-    while lock is None:
-        lock = next(iter(Path(s.cwd).parent.glob("store/locks/group-*.lock")), None)
+    until(lambda: list(Path(s.cwd).parent.glob("store/locks/group-*.lock")))
     s.run(SERVE)
-    assert c.wait(asked).out == "b'ok1'"
+    assert c.wait(asked).out == ANSWERED
     done = request.wait()
     assert done.status == 0, done
     records = tt("list", "--group", "g")["records"]
@@ -68,11 +70,12 @@ def test_one_that_nobody_serves_is_named_and_waits_on(
 ) -> None:
     s, c = pair
     asked = c.send(ASK.format(port=port))
+    c.until_printed(asked)
     done = beside("checkpoint", "--group", "g", "--timeout", 5).wait()
     assert done.status == 1
     assert "C: busy: " in done.err
     s.run(SERVE)
-    assert c.wait(asked).out == "b'ok1'"
+    assert c.wait(asked).out == ANSWERED
 
 
 def test_two_requests_at_once_both_end(

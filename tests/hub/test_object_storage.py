@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import ROOT, needs, open_up
 from tests.hub.test_hub import PROXY, Hub, User, kept, running
 from tests.remote.conftest import Remote, endpoint, s3
+from tests.waiting import until
 
 __all__ = ["endpoint", "s3"]
 pytestmark = [pytest.mark.hub, pytest.mark.slow]
@@ -62,8 +63,13 @@ def hub(tmp_path: Path, s3: Remote) -> Iterator[Hub]:
 
 def lose_everything(user: User) -> None:
     """As when a container without a volume is gone."""
-    open_up(user.home)
-    shutil.rmtree(user.home)
+
+    def gone() -> bool:  # a kernel that ends tidies up
+        open_up(user.home)
+        shutil.rmtree(user.home, ignore_errors=True)
+        return not user.home.exists()
+
+    until(gone)
 
 
 def log(hub: Hub) -> str:

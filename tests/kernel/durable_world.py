@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import psutil
+
+_PACKAGE = Path(__file__).resolve().parents[2] / "kernel_runtime"
 
 
 def namespace(record: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +44,30 @@ def image(notebook: Any, number: int, engine: str = "image") -> dict[str, Any]:
         time.sleep(0.05)
 
 
+def stats(top: Path) -> list[os.stat_result]:
+    """Of all files below a directory in which a kernel makes and deletes some meanwhile."""
+    found = []
+    for parent, _, names in os.walk(top):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.lstat(os.path.join(parent, name)))
+    return found
+
+
+def changed_package(where: Path, *changes: tuple[str, str, str]) -> Path:
+    """A copy of the package that runs the kernel; what PYTHONPATH is to have of it.
+
+    changes: in which file which text is another one.
+    """
+    package = where / "kernel_runtime"
+    shutil.copytree(_PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, text, another in changes:
+        source = (package / file).read_text()
+        assert text in source
+        (package / file).write_text(source.replace(text, another))
+    return where
+
+
 def damage(paths: Iterable[Path]) -> None:
     """One bit of each file."""
     for path in list(paths):
@@ -49,8 +79,10 @@ def damage(paths: Iterable[Path]) -> None:
 
 def kill(notebook: Any) -> None:
     """The supervisor and all that it started end at once, as when the machine goes down."""
+    family = psutil.Process(notebook.pid).children(recursive=True)
     os.kill(notebook.pid, signal.SIGKILL)
     notebook.manager.shutdown_kernel(now=True)
+    psutil.wait_procs(family, timeout=60)  # they end with it, a moment later
 
 
 def timeline(notebook: Any, words: str = "") -> str:

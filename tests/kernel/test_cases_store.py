@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -96,18 +97,17 @@ def test_02_killed_again_and_again(on: Start, tt: Any, book: Path) -> None:
     for after_s in (0.15, 0.4, 0.8):
         notebook = on("--Supervisor.auto=off")
         notebook.run("run = get_ipython().run_line_magic")
-        notebook.send(
+        sent = notebook.send(
             f"for i in range({number}, 1000):\n"
             "    open(f'd{i % 5}', 'w').write('x' * 5000 + str(i))\n"
-            "    run('checkpoint', f'c{i}'); print('made', i, flush=True)"
+            "    run('checkpoint', f'c{i}'); print('made', i, 'of all', flush=True)"
         )
-        while not any(m["msg_type"] == "stream" for m in notebook.unclaimed):
-            notebook.unclaimed.append(notebook.client.get_iopub_msg(timeout=60))
+        notebook.until_printed(sent, "of all")
         time.sleep(after_s)
         kill(notebook)
         said = [m for m in notebook.settle() if m["msg_type"] == "stream"]
         text = "".join(m["content"]["text"] for m in said)
-        made = [int(line[5:]) for line in text.splitlines() if line[:5] == "made "]
+        made = [int(number) for number in re.findall(r"made (\d+) of all", text)]
         for i in made:
             sizes[i] = f"c{i}"
         number = max([number, *made]) + 2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_timetravel import Client
-from tests.kernel.durable_world import namespace
+from tests.kernel.durable_world import namespace, stats
 
 WHOLE = os.environ.get("TT_WHOLE") == "1"
 WORDS, NESTED = (500_000, 2_000) if WHOLE else (50_000, 200)
@@ -62,7 +62,7 @@ def size_on_disk(notebook: Any, store: Path) -> int:
         assert time.monotonic() < end, "pickled at low priority, but not for ever"
         time.sleep(0.1)
     assert capture["state"] == "ready", capture
-    return sum(512 * path.lstat().st_blocks for path in store.rglob("*"))
+    return sum(512 * file.st_blocks for file in stats(store))
 
 
 @pytest.fixture

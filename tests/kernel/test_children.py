@@ -182,12 +182,19 @@ def test_a_child_that_cannot_be_dumped(
     assert notebook.run("next(half)").result == "1"
 
 
+ORPHAN = """
+shell = "sleep 100000 >/dev/null & echo $!"
+orphan = int(subprocess.run(['sh', '-c', shell], stdout=subprocess.PIPE).stdout)
+while open(f'/proc/{orphan}/comm').read() != 'sleep\\n': time.sleep(0.01)
+"""
+
+
 @pytest.mark.root
 def test_a_process_whose_parent_has_ended_is_listed(
     start_notebook: Callable[..., Any], document: dict[str, Any], criu: None
 ) -> None:
     notebook = start_notebook(*CAPTURE, **document)
-    notebook.run(CHILDREN + "subprocess.run(['sh', '-c', 'sleep 100000 & echo $!'])")
+    notebook.run(CHILDREN + ORPHAN)
     notebook.run("%checkpoint --label all")
     held = image(notebook, notebook.head()["number"], "criu")
     assert held["state"] == "ready", held

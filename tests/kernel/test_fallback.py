@@ -19,11 +19,10 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.durable_world import damage, durable, image, kill
+from tests.kernel.durable_world import changed_package, damage, durable, image, kill
 from tests.session_processes import frozen_of
 from tests.states.suite import WAYS
 
-PACKAGE = Path(__file__).resolve().parents[2] / "kernel_runtime"
 STATE = "x = [1]; y = x; it = iter(i for i in 'abc'); _ = next(it)"
 VARIABLES_ONLY = "the process itself could not be brought back"
 LOADER = "native/timetravel-loader"
@@ -182,15 +181,10 @@ def _programs(
     env = dict(env)
     more: tuple[str, ...] = ()
     if name == LOADER or broken.source:
-        package = tmp_path / "broken" / "kernel_runtime"
-        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-        env["PYTHONPATH"] = str(package.parent)
-        for file, text, another in broken.source:
-            source = (package / file).read_text()
-            assert text in source
-            (package / file).write_text(source.replace(text, another))
+        package = changed_package(tmp_path / "broken", *broken.source)
+        env["PYTHONPATH"] = str(package)
     if name == LOADER:
-        _script(package / name, script)
+        _script(package / "kernel_runtime" / name, script)
     elif broken.engine == "criu" and name:
         path = tmp_path / "programs" / name
         if script:  # one that says its version, and that a check found nothing
@@ -225,14 +219,10 @@ def test_a_frozen_process_that_cannot_be_woken(
     tmp_path: Path,
 ) -> None:
     """In the same kernel: its image is taken, which is the same; without it the variables."""
-    package = tmp_path / "broken" / "kernel_runtime"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    source = (package / "engines/fork.py").read_text()
-    assert "timeout: float = 30.0" in source
-    (package / "engines/fork.py").write_text(
-        source.replace("timeout: float = 30.0", "timeout: float = 3.0")
-    )
-    env = {**document["env"], "PYTHONPATH": str(package.parent)}
+    patience = "timeout: float = {}.0"  # also of those that are well
+    sooner = ("engines/fork.py", patience.format(30), patience.format(6))
+    package = changed_package(tmp_path / "broken", sooner)
+    env = {**document["env"], "PYTHONPATH": str(package)}
     notebook = start_notebook(
         "--Supervisor.durability=manual", "--Supervisor.auto=off", **{**document, "env": env}
     )

@@ -31,6 +31,7 @@ def kernelspec(tmp_path_factory):
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("JUPYTER_TIMETRAVEL_STORE", str(base / "store"))
         patch.setenv("IPYTHONDIR", str(base / "ipython"))
+        patch.setattr(jupyter_kernel_test, "TIMEOUT", PATIENCE)  # of 15 seconds
         yield
 
 
@@ -86,5 +87,10 @@ class TestTimeTravelKernel(jupyter_kernel_test.KernelTests):
         inputs = [one["content"]["code"] for one in told if one["msg_type"] == "execute_input"]
         assert inputs == [code] * (not silent)
         return reply, [one for one in told if one["msg_type"] not in ("status", "execute_input")]
+
+    def history_helper(
+        self, execute_first: Any, timeout: float | None = PATIENCE, **histargs: Any
+    ) -> dict[str, Any]:
+        return super().history_helper(execute_first, timeout, **histargs)
 
     code_clear_output = "from IPython.display import clear_output; clear_output()"

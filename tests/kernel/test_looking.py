@@ -232,6 +232,7 @@ def test_the_notebook_is_kept_with_its_checkpoint(start_notebook, document, tmp_
         client.delete(2)
         client.config(documents_most=0)
         again.run("x = 3")
+        again.head()  # once it is made
         head = client.status().head
         assert client.keep_document(head.id, [one])
         with pytest.raises(DocumentRefused, match="make room"):

@@ -17,7 +17,7 @@ WORKER = textwrap.dedent("""
 NEW_PROCESS = textwrap.dedent("""
     p = context.Process(target=worker.work, args=(lock, value, semaphore, queue))
     p.start()
-    print(queue.get(timeout=30))
+    print(queue.get(timeout=50))
     p.join()
     print(p.exitcode, value.value, semaphore.get_value())
 """)
@@ -72,7 +72,7 @@ def test_a_pool_that_is_made_after_a_restore(notebook):
     notebook.run("%restore 1")
     cell = notebook.run(
         "pool = context.Pool(2)\n"
-        "print(pool.map_async(abs, [-3, -4]).get(timeout=30)); pool.terminate(); pool.join()\n"
+        "print(pool.map_async(abs, [-3, -4]).get(timeout=50)); pool.terminate(); pool.join()\n"
         "from concurrent.futures import ProcessPoolExecutor\n"
         "with ProcessPoolExecutor(1, mp_context=context) as pool: print(*pool.map(abs, [-5]))"
     )

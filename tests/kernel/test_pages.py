@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from tests.session_processes import executor_of
+from tests.waiting import until
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LEISURE_S = 0.05
@@ -30,12 +31,8 @@ def own_kib(notebook, address):
 
 def wait_until_own(notebook, number, address):
     """From the freeze of a checkpoint on. The process is asked nothing: the touching would stop."""
-    end = time.monotonic() + 60
-    while notebook.command("status")["head"]["number"] < number:
-        assert time.monotonic() < end
-    while own_kib(notebook, address) < 4000:
-        assert time.monotonic() < end, own_kib(notebook, address)
-        time.sleep(0.05)
+    until(lambda: notebook.command("status")["head"]["number"] >= number)
+    until(lambda: own_kib(notebook, address) >= 4000)
     time.sleep(LEISURE_S)
 
 

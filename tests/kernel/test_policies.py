@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import psutil
 
+from tests.conftest import UNTIL_GO
 from tests.kernel.durable_world import durable, kill, namespace, timeline
+from tests.waiting import until
 
 _NO_IMAGES = "--Supervisor.images=False"
 
@@ -46,10 +49,11 @@ def test_idle_writes_when_no_cell_runs(
 ) -> None:
     policy = ("--Supervisor.durability=idle", "--Supervisor.durability_interval=0")
     notebook = start_notebook(_NO_IMAGES, *policy, **document)
-    first = notebook.send("x = 1")
-    busy = notebook.send(
+    # the second one waits behind the first: nothing is idle in between
+    first, busy = notebook.send_queue(
+        f"{UNTIL_GO}x = 1",
         "import os, time; print('busy', flush=True)\n"
-        "while not os.path.exists('go'): time.sleep(.05)"
+        "while not os.path.exists('go'): time.sleep(.05)",
     )
     notebook.wait(first)
     notebook.until_printed(busy, "busy")
@@ -83,18 +87,28 @@ def test_who_writes_gives_way_to_the_session(
 ) -> None:
     notebook = start_notebook(_NO_IMAGES, "--Supervisor.durability=manual", **document)
     own = int(notebook.run("import os; os.nice(0)").result)
-    notebook.run("rows = [{'id': n, 'name': f'name {n}'} for n in range(200_000)]")
+    notebook.run(
+        "import time\n"
+        "class Slow:\n"
+        "    def __reduce__(self):\n"
+        "        while not os.path.exists('go'): time.sleep(0.05)\n"
+        "        return int, ()\n"
+        "slow = Slow()"
+    )
     notebook.run("%checkpoint large")
-    number, seen = 3, set()
     supervisor = psutil.Process(notebook.pid)
-    while state(notebook, number) != "ready":
-        assert state(notebook, number) != "failed"
+
+    def seen() -> set[int]:
+        found = set()
         for process in supervisor.children(recursive=True):
-            try:
-                seen.add(process.nice())
-            except psutil.Error:
-                continue
-    assert min(own + 10, 19) in seen, seen
+            with contextlib.suppress(psutil.Error):
+                found.add(process.nice())
+        return found
+
+    until(lambda: min(own + 10, 19) in seen())
+    assert state(notebook, 3) == "pending"
+    (document["cwd"] / "go").touch()
+    assert durable(notebook, 3)["state"] == "ready"
     assert notebook.run("os.nice(0)").result == str(own)
 
 

@@ -9,8 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from kernel_runtime.supervisor import rest as rest_module
 from kernel_runtime.supervisor.rest import Rest
 
 WAITS = "print('in', flush=True); input()"
@@ -75,6 +79,28 @@ def test_a_process_that_has_ended_meanwhile_is_no_rest() -> None:
         middle = time.time_ns()
     rest.ends()
     assert not rest.holds(middle)
+
+
+def test_who_is_held_up_while_it_looks_has_not_seen_the_clock_being_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else all that was known is forgotten, and files of other programs go."""
+    wall, held_up = time.time_ns, [0.02]
+
+    def late() -> int:
+        now = wall()
+        if held_up:
+            time.sleep(held_up.pop())
+        return now
+
+    with process(WAITS) as proc:
+        rest, middle = span(proc)
+        rest.begins()
+        ticks()
+        fake = SimpleNamespace(time_ns=late, monotonic_ns=time.monotonic_ns)
+        monkeypatch.setattr(rest_module, "time", fake)
+        rest.ends()
+        assert rest.holds(middle)
 
 
 def test_files_of_other_programs_stay(notebook: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from tests.conftest import UNTIL_GO
 from tests.session_processes import below, frozen_of
+from tests.waiting import until
 
 
 def test_memory_and_files_go_back_together_and_undo_goes_forward(notebook):
@@ -321,18 +323,27 @@ def test_death_can_mean_a_fresh_process_or_keep_the_files(start_notebook):
 def test_out_of_memory_takes_a_frozen_process_first(notebook):
     notebook.run("x = 1")
     notebook.head()
-    scores = {}
-    for seen in below(notebook.pid):
-        with open(f"/proc/{seen.process.pid}/oom_score_adj") as f:
-            scores.setdefault(seen.name == "tt-frozen", set()).add(int(f.read()))
-    assert scores[True] == {1000} and 1000 not in scores[False]
+    frozen_of(notebook.pid, least=2)
+
+    def path(seen):
+        return f"/proc/{seen.process.pid}/oom_score_adj"
+
+    def scores():
+        found = {True: set(), False: set()}
+        for seen in below(notebook.pid):
+            with contextlib.suppress(OSError), open(path(seen)) as file:
+                found[seen.name == "tt-frozen"].add(int(file.read()))
+        return found[True] == {1000} and 0 in found[False] and 1000 not in found[False]
+
+    until(scores)  # another one that is being made has its score before it has its name
 
 
 def test_a_frozen_process_that_is_killed_is_no_checkpoint_any_more(notebook):
     notebook.cells("x = 1", "x = 2")
     notebook.head()
-    for process in frozen_of(notebook.pid):
-        process.kill()
+    for process in frozen_of(notebook.pid, least=3):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
     def left():
         captures = notebook.command("get", checkpoint=1)["checkpoint"]["captures"]

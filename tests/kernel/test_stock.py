@@ -56,6 +56,7 @@ def test_prints_are_joined_and_none_is_lost(notebook):
 
 
 def test_stdout_and_stderr_are_apart(notebook):
+    notebook.run("")  # what is said of the start is said now
     cell = notebook.run("import sys; print('o'); print('e', file=sys.stderr); print('p')")
     assert (cell.text(), cell.text("stderr")) == ("o\np\n", "e\n")
 
@@ -194,15 +195,14 @@ def test_an_interrupt_during_a_fork_is_not_lost(notebook):
 def test_an_interrupt_before_the_code_runs_is_not_lost(notebook, heard, code):
     notebook.run("import asyncio, time")
     for _ in range(10):
-        before = notebook.send("time.sleep(0.05)")
-        msg_id = notebook.send(code)
+        before, msg_id = notebook.send_queue(UNTIL_GO, code)
         # with the idle of the one, the other is in flight: the executor has not seen it yet
         of = before if heard == "idle" else msg_id
         while True:
             message = notebook.client.get_iopub_msg(timeout=60)
             notebook.unclaimed.append(message)
             state = message["content"].get("execution_state")
-            if heard in (state, message["msg_type"]) and message["parent_header"]["msg_id"] == of:
+            if heard in (state, message["msg_type"]) and message["parent_header"].get("msg_id") == of:
                 break
         notebook.interrupt()
         assert notebook.wait(before).status == "ok"
@@ -318,6 +318,7 @@ def test_threads_print_into_the_cell_they_are_pinned_to(notebook):
     second = notebook.send("t.join(); print('joined')")
     done = notebook.wait(second)
     assert done.out == "joined"
+    notebook.until_printed(first, "B 2\n")
     late = [m for m in notebook.unclaimed if m["msg_type"] == "stream"]
     texts = "".join(m["content"]["text"] for m in late if m["parent_header"]["msg_id"] == first)
     assert texts == "B 0\nB 1\nB 2\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.durable_world import damage, durable, kill, namespace
+from tests.kernel.durable_world import damage, durable, namespace
 
 _NO_IMAGES = "--Supervisor.images=False"
 
@@ -82,7 +82,7 @@ def test_on_a_schedule_it_is_told_once_in_the_notebook(
     while verified_at(first, 2) is None:
         assert time.monotonic() < end
         time.sleep(0.2)
-    kill(first)
+    first.shut_down()  # killed, it may lose what it wrote last
     damage(blobs(tmp_path / "store"))
     second = start_notebook(*manual, f"--Supervisor.verify_every={1000}", **document)
     assert verified_at(second, 2), "the date of the last time"
