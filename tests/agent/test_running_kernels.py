@@ -16,6 +16,7 @@ from jupyter_timetravel import commands
 from jupyter_timetravel.access import running
 from jupyter_timetravel.access.live import LiveAccess
 from jupyter_timetravel.wire import KernelGone
+from tests.waiting import until
 
 Start = Callable[..., Any]
 
@@ -184,9 +185,8 @@ def test_a_checkpoint_waits_for_the_cell_or_says_that_it_may_still_come(
     kernel = on(book)
     kernel.run("import pathlib, time")
     cell = kernel.send("while not pathlib.Path('go').exists(): time.sleep(0.01)\nx = 'ended'")
-    while not tt("status", book, "--json")["busy"]:
-        pass
-    told = tt("checkpoint", book, "--label", "early", "--timeout", "0.5", status=3)
+    until(lambda: tt("status", book, "--json")["busy"])
+    told = tt("checkpoint", book, "--label", "early", "--timeout", "5", status=3)
     assert "may still do" in told
     found: list[Any] = []
     waiting = threading.Thread(

@@ -18,7 +18,7 @@ from kernel_runtime.store.database import open_store
 from kernel_runtime.store.digests import digest_of
 from kernel_runtime.store.images import ImageStore
 from kernel_runtime.store.keys import Keys
-from tests.conftest import PATIENCE, Notebook, open_up
+from tests.conftest import Notebook, open_up
 from tests.exchange.conftest import call, end, write_notebook
 from tests.remote.conftest import Command, Remote
 
@@ -43,7 +43,7 @@ def on(start: Start, path: Path, *arguments: str) -> Notebook:
 
 def written(notebook: Notebook, number: int, engine: str = "dill") -> None:
     """Wait until a checkpoint's capture is on the disk."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + 110  # written at low priority
     while True:
         (record,) = [c for c in notebook.command("list")["checkpoints"] if c["number"] == number]
         states = {c["engine"]: c["state"] for c in record["captures"]}
