@@ -98,14 +98,15 @@ class KernelEvents:
     def _join(self) -> None:
         """Wait until this socket is known to get messages: what was sent before is lost."""
         session = self._carrier._connection.session
+        requests = []  # on a machine with much to do it is an earlier one that is answered
         for _ in range(JOIN_ATTEMPTS):
-            request = session.send(self._carrier._control, "kernel_info_request", {})
+            requests.append(session.send(self._carrier._control, "kernel_info_request", {}))
             deadline = time.monotonic() + JOIN_WAIT_S
             while self._socket.poll(_milliseconds(deadline)):
                 message = read_message(self._session, self._socket.recv_multipart())
                 if (content := event_of(message)) is not None:
                     self._early.append(content)
-                if is_answer_to(message, request):
+                if any(is_answer_to(message, request) for request in requests):
                     return
         raise RequestTimeout("events", JOIN_ATTEMPTS * JOIN_WAIT_S)
 
@@ -190,14 +191,15 @@ class AsyncKernelEvents:
     async def join(self) -> None:
         """Wait until this socket is known to get messages."""
         session = self._carrier._connection.session
+        requests = []
         for _ in range(JOIN_ATTEMPTS):
-            request = session.send(self._carrier._control, "kernel_info_request", {})
+            requests.append(session.send(self._carrier._control, "kernel_info_request", {}))
             deadline = time.monotonic() + JOIN_WAIT_S
             while await self._socket.poll(_milliseconds(deadline)):
                 message = read_message(self._session, await self._socket.recv_multipart())
                 if (content := event_of(message)) is not None:
                     self._early.append(content)
-                if is_answer_to(message, request):
+                if any(is_answer_to(message, request) for request in requests):
                     return
         raise RequestTimeout("events", JOIN_ATTEMPTS * JOIN_WAIT_S)
 

@@ -121,6 +121,7 @@ class Manager(KernelManager):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.cache_ports = False  # of its provisioner's own choice
+        self.shutdown_wait_time = PATIENCE  # a slow end is not cut short by a kill
         for channel in ("shell", "iopub", "stdin", "control", "hb"):
             setattr(self, f"{channel}_port", next(PORTS))
 
@@ -297,7 +298,6 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         if listed:  # with a connection file where servers put theirs
             manager.connection_file = str(runtime / f"kernel-{uuid.uuid4()}.json")
         manager.prefix, manager.arguments = prefix, arguments
-        manager.shutdown_wait_time = PATIENCE  # a slow end is not cut short by a kill
         manager.start_kernel(cwd=str(where), env={**os.environ, **(env or {})})
         client = manager.blocking_client()
         client.start_channels()
@@ -324,7 +324,10 @@ def start_notebook(
 
 
 def open_up(top: Path) -> None:
-    """Let directories be removed: layers hold some that their owner may not write to."""
+    """Let directories be removed: layers hold some that their owner may not write to.
+
+    A kernel that was not asked to end may still be clearing up there.
+    """
     for parent, names, _ in os.walk(top):
         for name in names:
             if not os.path.islink(path := os.path.join(parent, name)):

@@ -22,15 +22,20 @@ NEWEST: Final = "newest"
 _BEGINNING: Final = re.compile(r"[0-9a-f][0-9a-f-]{5,35}")
 
 
-def kernel_of(target: str, kernel_name: str | None = None) -> RunningKernel | None:
+def kernel_of(
+    target: str, kernel_name: str | None = None, timeout: float = running.ANSWER_S
+) -> RunningKernel | None:
     """The running kernel that is meant; None if the name may be that of a stored session.
 
+    timeout: seconds within which it must say what it is.
     Raises NoSuchKernel where a kernel is named that is not there, or several could be meant.
     """
     if target.endswith(".json") and os.path.isfile(target):
         return running.at(target)
     found = [
-        one for one in running.survey() if kernel_name is None or one.kernel_name == kernel_name
+        one
+        for one in running.survey(timeout)
+        if kernel_name is None or one.kernel_name == kernel_name
     ]
     if target == NEWEST:
         if not found:
@@ -77,7 +82,12 @@ def opened(
     kernel = kernel_of(target or NEWEST, kernel_name)
     if kernel is None:
         assert target is not None
-        yield KeptAccess(target, kernel_name, store)
-        return
+        kept = KeptAccess(target, kernel_name, store)
+        if kept.about()["running"]:
+            # what is stored lags behind: a kernel with much to do is given time to answer
+            kernel = kernel_of(target, kernel_name, timeout)
+        if kernel is None:
+            yield kept
+            return
     with closing(LiveAccess(kernel, timeout)) as live:
         yield live

@@ -48,8 +48,9 @@ class Supervisor(Configurable):
     durability_at_end = Float(
         3.0,
         min=0.0,
-        help="Seconds that the end of the kernel waits for what is being written. A server kills "
-        "a kernel that takes longer than five (KernelManager.shutdown_wait_time).",
+        help="Seconds that the end of the kernel waits for the last cell's checkpoint, and again "
+        "for what is being written. A server kills a kernel that takes longer than five "
+        "(KernelManager.shutdown_wait_time).",
     ).tag(config=True)
     images = Bool(
         True,

@@ -127,6 +127,7 @@ class Session:
         self.lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
+        self._after_cell: asyncio.Task[None] | None = None
         self._sandbox_lost = False
         self._is_begun = False
         self._closed = asyncio.Event()
@@ -234,6 +235,9 @@ class Session:
     async def _shut_down(self) -> None:
         self._starting.make_parts()
         self.router.hold("shutdown")
+        if self._after_cell is not None:
+            # whoever ends the kernel once a cell is done counts on what it has led to
+            await asyncio.wait({self._after_cell}, timeout=self.config.durability_at_end)
         await self.durability.stop()
         await self.trees.stop()
         self.documents.stop()
@@ -365,7 +369,7 @@ class Session:
             self.background(self.recovery.start_afresh(executor, request))
         elif request.is_cell and self.checkpoints.wanted_after(request):
             self.router.hold("checkpoint")
-            self.background(self.checkpoints.after_cell(request, executor))
+            self._after_cell = self.background(self.checkpoints.after_cell(request, executor))
 
     # Requests on the control channel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from mcp import Client, StdioServerParameters
 
 MAIN = "import sys; from jupyter_timetravel.cli import main; sys.exit(main())"
@@ -59,6 +61,17 @@ async def agent(*arguments: str) -> AsyncIterator[Agent]:
         yield Agent(client)
 
 
+def server_of_agent() -> psutil.Process:
+    """The server that this process has started for an agent, whatever else it has started."""
+    found = []
+    for one in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ends, or is not waited for yet
+            if "mcp" in one.cmdline()[-1:]:
+                found.append(one)
+    (server,) = found
+    return server
+
+
 def make_book(path: Path) -> Path:
     """An empty notebook."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +89,7 @@ def end(notebook: Any) -> None:
 
 def on_disk(show: Callable[[], dict[str, Any]]) -> None:
     """Wait until the variables of the checkpoint that ``show`` tells of are on the disk."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 110  # written at low priority
     while time.monotonic() < end:
         captures = show()["checkpoint"]["captures"]
         if any(one["kind"] == "namespace" and one["state"] == "ready" for one in captures):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -25,8 +26,17 @@ SOME = slice(None) if os.environ.get("TT_WHOLE") == "1" else slice(1, None, 3)
 
 @contextmanager
 def server_at(top: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server, and this process as a shell of its user."""
-    with running(top) as server:
+    """A server, and this process as a shell of its user.
+
+    Its kernelspec "patient" is of kernels that write all that they hold before they end.
+    """
+    folder = top / "data" / "kernels" / "patient"
+    folder.mkdir(parents=True, exist_ok=True)
+    program = [sys.executable, "-m", "kernel_runtime", "-f", "{connection_file}"]
+    argv = [*program, "--Supervisor.durability_at_end=60"]
+    spec = {"argv": argv, "display_name": "x", "language": "python", "interrupt_mode": "message"}
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    with running(top, JUPYTER_PATH=str(top / "data")) as server:
         for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "PYTHONPATH"):
             monkeypatch.setenv(name, server.env[name])
         for name in ("JUPYTER_TIMETRAVEL_STORE", "JUPYTER_TIMETRAVEL_KEYS"):
@@ -97,7 +107,7 @@ def test_07_the_jupyter_server_is_killed(
     before: Any = None
     for number, delay in enumerate(DELAYS_S[SOME]):
         with server_at(tmp_path, monkeypatch) as server:
-            kernel = server.start("a.ipynb")
+            kernel = server.start("a.ipynb", "patient")
             if before is None:
                 kernel.run(REPOSITORY)
                 tt("checkpoint", book, "--label", "good")

@@ -178,11 +178,14 @@ async def test_05_a_cell_that_outlasts_its_limit(
     async with agent() as ask:
         await ask.run(book, "log = []")
         code = (
-            "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+            "import os, time; open('begun', 'w').close()\n"
+            "while not os.path.exists('go'): time.sleep(0.05)\n"
             "for i in range(8): log.append(i)\n"
         )
         cut = await ask("run_cell", notebook=str(book), code=code, timeout_s=1)
         assert (cut["state"], cut["outcome"], cut["checkpoint"]) == ("running", None, None)
+        while not (book.parent / "begun").exists():
+            await anyio.sleep(0.05)
         # refused within its limit: then nothing is made later either
         told = await ask.refused("checkpoint", notebook=str(book), label="hasty", timeout_s=0.1)
         assert told["ename"] == "KernelBusy" and cut["cell"] in told["evalue"]

@@ -16,6 +16,7 @@ from jupyter_timetravel import commands
 from jupyter_timetravel.access import running
 from jupyter_timetravel.access.live import LiveAccess
 from jupyter_timetravel.wire import KernelGone
+from tests.waiting import until
 
 Start = Callable[..., Any]
 
@@ -113,6 +114,21 @@ def test_the_store_tells_the_same_when_the_kernel_has_ended(
     assert (book.parent / "a").read_text() == "b!"
 
 
+def test_the_checkpoint_of_the_last_cell_is_kept_when_the_kernel_ends_at_once(
+    book: Path, on: Start, tt: Start
+) -> None:
+    """As after a notebook that a program runs: nobody waits between the reply and the end."""
+    kernel = on(book, "--Supervisor.durability_at_end=60")
+    kernel.run("for n in range(2000): open(f'f{n}', 'w').write(str(n) * 1000)")  # takes its time
+    kernel.client.stop_channels()
+    kernel.manager.shutdown_kernel()
+    listed = tt("list", book, "--json")["checkpoints"]
+    assert [one["number"] for one in listed] == [0, 1]
+    (book.parent / "f0").unlink()
+    tt("restore", book, 1)
+    assert (book.parent / "f0").read_text() == "0" * 1000
+
+
 def test_what_is_not_there_is_refused_by_name(book: Path, on: Start, tt: Start) -> None:
     assert "No kernel with time travel runs" in tt("list", status=1)
     assert tt("status", "--json", status=1)["ename"] == "NoSuchKernel"
@@ -134,6 +150,28 @@ def test_what_is_not_there_is_refused_by_name(book: Path, on: Start, tt: Start) 
     assert "No kernel answers" in tt("list", file, status=1)
 
 
+def test_a_kernel_with_much_to_do_is_waited_for(
+    book: Path, on: Start, tt: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not answer at once is not taken for one that has ended."""
+    kernel = on(book)
+    kernel.run("x = 1")
+    process = psutil.Process(kernel.pid)
+    survey = running.survey
+
+    def survey_in_vain(timeout: float) -> list[running.RunningKernel]:
+        monkeypatch.setattr(running, "survey", survey)
+        process.suspend()
+        try:
+            return survey(timeout)
+        finally:
+            process.resume()
+
+    monkeypatch.setattr(running, "survey", survey_in_vain)
+    made = tt("checkpoint", book, "--json")["checkpoint"]
+    assert made["id"] == tt("list", book, "--json")["head"]
+
+
 def test_usage_is_told_apart(tt: Start) -> None:
     for words in (("restore",), ("checkpoint", "--timeout", "0"), ("nonsense",)):
         with pytest.raises(SystemExit) as caught:
@@ -147,9 +185,8 @@ def test_a_checkpoint_waits_for_the_cell_or_says_that_it_may_still_come(
     kernel = on(book)
     kernel.run("import pathlib, time")
     cell = kernel.send("while not pathlib.Path('go').exists(): time.sleep(0.01)\nx = 'ended'")
-    while not tt("status", book, "--json")["busy"]:
-        pass
-    told = tt("checkpoint", book, "--label", "early", "--timeout", "0.5", status=3)
+    until(lambda: tt("status", book, "--json")["busy"])
+    told = tt("checkpoint", book, "--label", "early", "--timeout", "5", status=3)
     assert "may still do" in told
     found: list[Any] = []
     waiting = threading.Thread(

@@ -40,7 +40,7 @@ def test_a_session_from_outside(notebook, client):
     assert alone.history == made.history and len(made.history) == made.number
     assert [r.id for r in client.list(history="join")] == [*made.history, made.id]
     assert client.get("join").variables["x"]["value"] == "1"
-    assert client.get(made.id[:8]) == client.get(made.number)
+    assert client.get(made.id[:8]).id == client.get(made.number).id == made.id
 
     found = client.diff("join")
     assert [v.name for v in found.added] == ["z"]

@@ -102,6 +102,7 @@ def start(place: Path, image: str, docker: Any) -> Iterator[START]:
     def begin(env: dict[str, str] | None = None, **settings: Any) -> Notebook:
         manager = Manager()
         manager.settings = {"image": image, **settings}
+        manager.shutdown_wait_time = PATIENCE  # a slow end is not cut short by a kill
         # with a connection file where servers put theirs
         manager.connection_file = str(place / "r" / f"kernel-{uuid.uuid4()}.json")
         work = place / "work"

@@ -197,6 +197,7 @@ def test_a_member_that_is_waited_for(
         "conn, _ = srv.accept(); q = conn.recv(10); box['v'] += 1; conn.sendall(b'ok%d' % box['v'])"
     )
     asked = c.send(asks)
+    until(lambda: c.command("status")["busy"], "the client waits for its answer")
     done = beside("checkpoint", "--group", "g", "--timeout", 5).wait()
     assert (done.status, "C: busy: " in done.err) == (1, True), done
     request = beside("checkpoint", "--group", "g", "--json")

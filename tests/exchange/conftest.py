@@ -51,7 +51,7 @@ def call(*words: str | Path, store: Path | None = None, status: int = 0, **env: 
         env={**os.environ, "PYTHONPATH": str(ROOT), **env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     out, err = done.stdout.decode(), done.stderr.decode()
     assert done.returncode == status, out + err

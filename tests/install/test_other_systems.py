@@ -42,7 +42,7 @@ raise SystemExit(cli.main(["doctor"]))
 def test_doctor_says_what_is_missing(platform: str, hidden: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, platform, ",".join(hidden)],
-        capture_output=True, text=True, timeout=60, check=False, cwd="/",
+        capture_output=True, text=True, timeout=120, check=False, cwd="/",
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "frozen processes need Linux" in done.stdout

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from jupyter_client.manager import KernelManager
 
 from jupyter_timetravel import Client
 from jupyter_timetravel.install import PROVISIONER
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -115,9 +115,7 @@ def test_after_a_kill_nothing_is_left(
     _, alive = psutil.wait_procs(mine, timeout=PATIENCE_S)
     assert not alive
     # no process was born on the way out
-    end = time.monotonic() + PATIENCE_S
-    while any(belongs(process, tmp_path) for process in psutil.process_iter()):
-        assert time.monotonic() < end
+    until(lambda: not any(belongs(process, tmp_path) for process in psutil.process_iter()))
 
 
 def belongs(process: psutil.Process, folder: Path) -> bool:

@@ -61,6 +61,8 @@ def test_pushing_back_loses_nothing(
     kernel.run("b = 3; other = 'of B'")
     kernel.run("%restore C2")  # the process itself: it held other, and holds it again
     assert kernel.run("print(b, 'other' in dir())").out == "2 False"
+    (number,) = [c["number"] for c in kernel.command("list")["checkpoints"] if c["label"] == "C2"]
+    written(kernel, number, "image")
     end(kernel)
     no_images = "--Supervisor.images=False"
     kernel = start_notebook(no_images, cwd=path.parent, env=env)

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import PATIENCE
 from tests.exchange.world import World
 from tests.remote.conftest import Command, Endpoint, Remote, sessions
+from tests.remote.test_faults import started
+from tests.waiting import until
 
 Fault = Callable[[str, str, int], "tuple[int, str] | str | None"]
 """Asked with method, path and how many requests of that method there were: None, an answer's status
@@ -32,6 +35,7 @@ class Between:
         self._behind = endpoint.url.removeprefix("http://")
         self._open: set[socket.socket] = set()
         self._port = 0
+        self._ending: threading.Thread | None = None
         self.start()
 
     @property
@@ -63,7 +67,9 @@ class Between:
 
             do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve
 
-        self.is_gone = False
+        if self._ending is not None:
+            self._ending.join()  # it has the port until then
+        self.is_gone, self._ending = False, None
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
         self._server.daemon_threads = True
         self._port = self._server.server_address[1]
@@ -71,13 +77,22 @@ class Between:
 
     def stop(self) -> None:
         """Nobody listens any more, and what was open is cut."""
+        self._go()
+        assert self._ending is not None
+        self._ending.join()
+
+    def _go(self) -> None:
+        """From now on nothing is answered."""
         with self._lock:
-            if self.is_gone:
-                return
-            self.is_gone = True
+            if self._ending is None:
+                self.is_gone = True
+                self._ending = threading.Thread(target=self._end)
+                self._ending.start()
+
+    def _end(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        for one in self._open:
+        for one in tuple(self._open):
             try:
                 one.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -91,7 +106,7 @@ class Between:
         body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         found = self.fault(method, handler.path, count)
         if found == "gone":
-            threading.Thread(target=self.stop).start()
+            self._go()
         if found == "gone" or self.is_gone:
             handler.close_connection = True
             return
@@ -155,7 +170,8 @@ def test_it_goes_away(
     sent = 0
 
     def in_the_middle(method: str, path: str, count: int) -> str | None:
-        return "gone" if method == "PUT" and count == 5 else None
+        some = method == "PUT" and count >= 5 and s3.names("objects")
+        return "gone" if some else None
 
     def at_the_end(method: str, path: str, count: int) -> str | None:
         return "gone" if method == "PUT" and "/refs/" in path else None
@@ -189,6 +205,38 @@ def test_it_goes_away(
     between.counts.clear()
     between.start()
     assert "pulled 6" in mine("pull", s3.url, **env)
+    mine("check")
+
+
+@pytest.mark.slow
+def test_a_push_is_killed_in_the_middle(
+    world: World, s3: Remote, between: Between, first: Command, mine: Command
+) -> None:
+    """What had travelled is not sent again; who looks meanwhile sees nothing."""
+    killed = threading.Event()
+
+    def held_up(method: str, path: str, count: int) -> tuple[int, str] | None:
+        if method != "PUT" or count <= 3:
+            return None
+        killed.wait()
+        return 503, "SlowDown"
+
+    between.fault = held_up
+    remote = Remote(s3.url, s3.store, {**s3.env, "AWS_ENDPOINT_URL": between.url})
+    child = started("push", s3.url, store=world.store, world=world, remote=remote)
+    try:
+        until(lambda: len(s3.names("objects")) == 3, "some have travelled")
+        assert child.poll() is None
+    finally:
+        child.kill()
+        killed.set()
+    child.communicate(timeout=PATIENCE)
+    assert s3.names("refs") == []
+    assert "has no timeline" in mine("pull", s3.url, status=1, **s3.env)
+    told = first("push", s3.url, **s3.env)
+    there = re.search(r"([\d,]+) were there", told)
+    assert there and int(there[1].replace(",", "")) >= 3, told
+    assert "pulled 6" in mine("pull", s3.url, **s3.env)
     mine("check")
 
 

@@ -220,28 +220,6 @@ def test_the_library_is_missing(first: Command, tmp_path: Path) -> None:
     assert "jupyter_timetravel[remote]" in told
 
 
-@pytest.mark.slow
-def test_a_push_to_object_storage_is_killed(
-    world: World, s3: Remote, first: Command, mine: Command, other: Path
-) -> None:
-    """What had travelled is not sent again; who looks meanwhile sees nothing, or all of it."""
-    child = started("push", s3.url, store=world.store, world=world, remote=s3)
-    end = time.monotonic() + PATIENCE
-    while len(s3.names("objects")) < 3 and child.poll() is None:
-        assert time.monotonic() < end
-    child.kill()
-    child.communicate(timeout=PATIENCE)
-    before = s3.names("objects")
-    assert before and (s3.names("refs") == []) == (child.returncode == -signal.SIGKILL)
-    if child.returncode:
-        assert "has no timeline" in mine("pull", s3.url, status=1, **s3.env)
-    told = first("push", s3.url, **s3.env)
-    there = re.search(r"([\d,]+) were there", told)
-    assert there and int(there[1].replace(",", "")) >= len(before), told
-    assert "pulled 6" in mine("pull", s3.url, **s3.env)
-    mine("check")
-
-
 def test_what_travelled_is_not_sent_again(
     world: World, remote: Remote, first: Command, mine: Command
 ) -> None:

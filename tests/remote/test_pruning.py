@@ -103,7 +103,7 @@ def test_pushes_and_deletions_at_once(
             done = subprocess.run(
                 [sys.executable, "-c", MAIN, "remote", "prune", remote.url, "--older-than", "0m",
                  "--yes", "--store", str(world.store)],
-                env={**_env(world), **remote.env}, capture_output=True, timeout=60,
+                env={**_env(world), **remote.env}, capture_output=True, timeout=120,
             )  # fmt: skip
             outcomes.append(done.returncode)
             assert b"Traceback" not in done.stderr, done.stderr

@@ -51,14 +51,13 @@ class Kernel:
 
     def wait(self) -> None:
         """Until it answers, and what it publishes is received."""
+        asked = set()
         for _ in range(int(PATIENCE / 0.25)):
-            asked = self.client.kernel_info()
+            asked.add(self.client.kernel_info())
             with contextlib.suppress(queue.Empty):
-                while (
-                    self.client.get_iopub_msg(timeout=0.25)["parent_header"].get("msg_id") != asked
-                ):
+                while not _answers(self.client.get_iopub_msg(timeout=0.25), *asked):
                     pass
-                while self.client.get_shell_msg(timeout=1)["parent_header"].get("msg_id") != asked:
+                while not _answers(self.client.get_shell_msg(timeout=PATIENCE), *asked):
                     pass
                 return
         pytest.fail("the kernel does not answer")
@@ -73,13 +72,17 @@ class Kernel:
             if _answers(reply, message["header"]["msg_id"]):
                 return int(reply["content"]["pid"])
 
-    def send(self, code: str) -> str:
-        """Send a cell; do not wait."""
-        return str(self.client.execute(code))
+    def begin(self, code: str) -> None:
+        """Send a cell, and wait until it runs; not for its end."""
+        asked = self.client.execute(code)
+        while True:
+            message = self.client.get_iopub_msg(timeout=PATIENCE)
+            if message["msg_type"] == "execute_input" and _answers(message, asked):
+                return
 
 
-def _answers(message: dict[str, Any], asked: str) -> bool:
-    return bool(message["parent_header"].get("msg_id") == asked)
+def _answers(message: dict[str, Any], *asked: str) -> bool:
+    return message["parent_header"].get("msg_id") in asked
 
 
 @dataclass
@@ -220,6 +223,8 @@ def running(root: Path, *arguments: str, **more: str) -> Iterator[Server]:
         "--ServerApp.allow_unauthenticated_access=False",
         "--ServerApp.identity_provider_class=house_rules.Tokens",
         "--ServerApp.authorizer_class=house_rules.Rules",
+        # a slow end is not cut short by a kill
+        f"--KernelManager.shutdown_wait_time={PATIENCE}",
         *arguments,
     ]
     log = root / "server.log"

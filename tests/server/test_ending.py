@@ -19,7 +19,7 @@ def test_a_server_ends_while_it_waits_for_others(tmp_path: Path) -> None:
             kernel.run("x = 1")
         asked = {"group": "waits", "members": [kernel.id for kernel in pair]}
         assert http.post("/groups", json=asked).status_code == 201
-        pair[1].send("import time\nwhile True:\n    time.sleep(0.1)")
+        pair[1].begin("import time\nwhile True:\n    time.sleep(0.1)")
         with (
             server.as_user() as listener,
             listener.stream("GET", f"/sessions/{pair[0].id}/events", headers=STREAM) as events,

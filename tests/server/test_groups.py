@@ -82,7 +82,7 @@ def test_a_group_is_made_captured_and_taken_back(http: httpx.Client, pair: Pair)
 def test_a_checkpoint_of_a_group_tells_whom_it_waits_for(http: httpx.Client, pair: Pair) -> None:
     create(http, "waits", pair)
     pair[1].run("import pathlib, time")
-    pair[1].send("while not pathlib.Path('go').exists(): time.sleep(0.01)")
+    pair[1].begin("while not pathlib.Path('go').exists(): time.sleep(0.01)")
     with http.stream("POST", "/groups/waits/checkpoints", json={}, headers=STREAM) as answer:
         told = []
         for one in messages(answer):
@@ -161,10 +161,7 @@ async def test_the_clients_know_groups(server: Server, pair: Pair) -> None:
             assert found["clients"].records[0] == record
             undone = await other.restore_group("clients", undo=True, member=None)
             assert undone.title == "G2" and values(pair) == ["1", "2"]
-            pair[1].send("while True: pass")
-            with Client.at(server.url, token="owner", kernel=pair[1].id) as busy:
-                while not busy.status().busy:
-                    pass
+            pair[1].begin("while True: pass")
             with pytest.raises(GroupFailed, match="busy"):
                 await other.checkpoint_group("clients", wait=0)
     file = str(server.root / "runtime" / f"kernel-{pair[0].id}.json")

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tests.conftest import PATIENCE
 from tests.server.server_world import Server, messages
 from tests.waiting import until
 
@@ -62,10 +63,12 @@ def test_it_goes_on_when_its_client_goes_away(
                 impatient.stream("POST", url, **options) as answer,
             ):
                 next(messages(answer))  # and no more: the connection is closed
-        while True:  # until the last of its cells has left its checkpoint once more
+
+        def made(runs: int = runs) -> bool:
             told = http.get(f"/sessions/{kernel.id}/checkpoints").json()["checkpoints"]
-            if sum("'second'" in one["code"] for one in told) == runs:
-                break
+            return sum("'second'" in one["code"] for one in told) == runs
+
+        until(made, "the last of its cells has left its checkpoint once more")
         assert kernel.run("print(n)") == "2"
         files = {path.name for path in (server.notebooks / kernel.path).parent.iterdir()}
         assert {"first", "second"} <= files
@@ -79,7 +82,7 @@ def test_others_are_answered_while_a_long_one_runs(
     busy.run("import pathlib, time")
     newest = http.get(f"/sessions/{busy.id}/checkpoints/-1").json()["checkpoint"]
     assert newest["number"] == 1  # it is made, without the file
-    busy.send(
+    busy.begin(
         "pathlib.Path('begun').touch()\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
     )
     until(go.with_name("begun").exists)
@@ -123,18 +126,26 @@ def test_a_kernel_that_ends_leaves_nobody_waiting(
 
     def begin() -> threading.Thread:
         """A checkpoint that waits for a cell which never ends."""
-        kernel.send("import time; time.sleep(1000)")
-        while not http.get(f"/sessions/{kernel.id}/status").json()["busy"]:
-            pass
-        ask = lambda: answers.append(http.post(f"/sessions/{kernel.id}/checkpoints"))  # noqa: E731
+        kernel.begin("import time; time.sleep(1000)")
+        sent = threading.Event()
+
+        def trace(name: str, _: Any) -> None:
+            if name.endswith("receive_response_headers.started"):
+                sent.set()
+
+        def ask() -> None:
+            place = f"/sessions/{kernel.id}/checkpoints"
+            answers.append(http.post(place, extensions={"trace": trace}))
+
         thread = threading.Thread(target=ask)
         thread.start()
-        http.get(f"/sessions/{kernel.id}/status")
+        assert sent.wait(PATIENCE)
+        http.get(f"/sessions/{kernel.id}/status")  # comes after it, and is answered
         return thread
 
     waiting = begin()
     os.kill(kernel.pid, signal.SIGKILL)  # the server starts it again
-    waiting.join(60)
+    waiting.join(PATIENCE)
     told = answers.pop()
     assert (told.status_code, told.json()["error"]) == (502, "KernelGone")
     kernel.wait()
@@ -144,7 +155,7 @@ def test_a_kernel_that_ends_leaves_nobody_waiting(
 
     waiting = begin()
     server.restart(kernel)
-    waiting.join(60)
+    waiting.join(PATIENCE)
     told = answers.pop()  # its cell ended with its process: perhaps the checkpoint was made
     assert told.status_code == 201 or told.json()["error"] == "KernelGone"
     kernel.run("z = 1")
@@ -153,7 +164,7 @@ def test_a_kernel_that_ends_leaves_nobody_waiting(
 
     waiting = begin()
     server.end(kernel)
-    waiting.join(60)
+    waiting.join(PATIENCE)
     told = answers.pop()
     assert told.status_code == 201 or told.json()["error"] == "KernelGone"
     assert http.get(f"/sessions/{kernel.id}").status_code == 404
@@ -163,6 +174,7 @@ def test_a_stream_of_events_ends_with_its_kernel(
     server: Server, http: httpx.Client, start: Any
 ) -> None:
     kernel = start()
+    before = len(server.log.read_text())  # of other tests
     for end in (server.restart, server.end):
         with http.stream("GET", f"/sessions/{kernel.id}/events", headers=STREAM) as answer:
             events = messages(answer)
@@ -170,4 +182,4 @@ def test_a_stream_of_events_ends_with_its_kernel(
             end(kernel)
             last = list(events)[-1]
             assert (last["type"], last["error"]) == ("error", "KernelGone")
-    assert "Traceback" not in server.log.read_text()
+    assert "Traceback" not in server.log.read_text()[before:]

@@ -12,6 +12,7 @@ import pytest
 
 from jupyter_timetravel.server.handlers import HANDLERS
 from tests.server.server_world import Server, messages
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +89,7 @@ def test_a_running_session(server: Server, start: Any, http: httpx.Client, ask: 
 
     made = ask("POST", "/checkpoints", 201, json={"comment": "before", "label": "a/b", "pin": True})
     number, id = made["checkpoint"]["number"], made["checkpoint"]["id"]
-    while number not in on_disk(ask):  # written in the background
-        pass
+    until(lambda: number in on_disk(ask))  # written in the background
     assert ask("GET", "/checkpoints/a%2Fb")["checkpoint"]["id"] == id
     assert ask("GET", f"/checkpoints/{number}")["variables"]["x"]["value"] == "1"
     kernel.run("x = 2; z = 3; open('f', 'w').write('two');")
@@ -190,8 +190,7 @@ def test_a_stored_session(server: Server, start: Any, ask: Checked, http: httpx.
     kernel.run("x = 3; open('f', 'w').write('three');")
     timeline = http.get(f"/sessions/{kernel.id}").json()["timeline"]
     ask.session = kernel.id
-    while 3 not in on_disk(ask):  # written in the background
-        pass
+    until(lambda: 3 in on_disk(ask))  # written in the background
     server.end(kernel)
     ask.session = timeline
 
