@@ -15,10 +15,10 @@ class Seen(NamedTuple):
     command: str
 
 
-def below(pid: int) -> list[Seen]:
-    """All processes below the supervisor of that pid."""
+def below(pid: int, *, recursive: bool = True) -> list[Seen]:
+    """All processes below the supervisor of that pid, or its children only."""
     found = []
-    for process in psutil.Process(pid).children(recursive=True):
+    for process in psutil.Process(pid).children(recursive=recursive):
         with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one of these, too
             found.append(Seen(process, process.name(), " ".join(process.cmdline())))
     return found
@@ -36,8 +36,12 @@ def executor_of(pid: int) -> psutil.Process:
 
 
 def init_of(pid: int) -> psutil.Process:
-    """The process that made the sandbox: process 1 in it, where there is a pid namespace."""
-    (found,) = (seen.process for seen in below(pid) if "init.main" in seen.command)
+    """The process that made the sandbox: process 1 in it, where there is a pid namespace.
+
+    What it forks has its command line: for a work of its own, or until another program is executed.
+    """
+    children = below(pid, recursive=False)
+    (found,) = (seen.process for seen in children if "init.main" in seen.command)
     return found
 
 

@@ -396,7 +396,7 @@ def test_timerfd(any_world: World) -> None:
         "at = create(0); arm(at, time.time() + 500, 0, 1)\n",
         "[900 < left(far)[0] <= 1000, left(far)[1], left(off)[0], error_of(os.read, off, 8),"
         " struct.unpack('Q', os.read(fired, 8))[0], 400 < left(at)[0] <= 500,"
-        " bool(select.select([soon], [], [], 20)[0])]",
+        " bool(select.select([soon], [], [], 60)[0])]",
         [True, 50.0, 0.0, "EAGAIN", 1, True, True],
         "arm(far, 0, 0); os.read(fired, 8)",
     )
@@ -460,7 +460,7 @@ def test_pidfd_reads_as_ended(world: World) -> None:
     frozen, _ = frozen_and_killed(world, f"{setup}; own = os.pidfd_open(os.getpid())")
     assert sum(line[0] == "pidfd" for line in frozen.report) == 1
     woken = frozen.wake()
-    assert woken.value("len(select.select([p], [], [], 5)[0])") == 1
+    assert woken.value("len(select.select([p], [], [], 60)[0])") == 1
     assert woken.value("error_of(signal.pidfd_send_signal, own, 0)") == "None"
 
 

@@ -264,6 +264,7 @@ def test_names_affinity_and_priority(world: World) -> None:
 
 def test_thread_that_blocks_everything_is_named_and_unharmed(world: World) -> None:
     live = world.start(SETUP + "start('NANOSLEEP'); start('BLOCKED')\n")
+    check(live)  # it counts once it has blocked them
     frozen = live.freeze(stop_timeout_ms=200)
     assert frozen.made["result"] == -110
     assert frozen.facts["blocking_tid"] in live.value("tids()")
