@@ -18,6 +18,8 @@ from typing import Any
 
 import native_target as tt
 
+from tests.conftest import PORTS
+
 HERE = pathlib.Path(__file__).parent
 PATIENCE = 60.0  # seconds: only a hang takes that long
 
@@ -213,6 +215,7 @@ class World:
             os.environ,
             TT_LIBRARY=str(library),
             TT_STATES=str(states),
+            TT_PORT=str(next(PORTS)),  # one that is free again whenever no target has it
             PYTHONPATH=str(HERE),
             PYTHONDONTWRITEBYTECODE="1",
         )

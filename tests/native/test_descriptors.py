@@ -14,6 +14,7 @@ from native_harness import Frozen, Process, World, until
 SETUP = """
 import array, ctypes, errno, fcntl, json, os, pty, select, signal, socket, stat, struct, tempfile
 import termios, threading, time
+PORT = int(os.environ["TT_PORT"])
 def flags(fd):
     return [fcntl.fcntl(fd, fcntl.F_GETFL) & ~0o100000, fcntl.fcntl(fd, fcntl.F_GETFD)]
 def listing():
@@ -267,11 +268,12 @@ def test_unix_sockets(any_world: World) -> None:
 def test_listening_sockets(any_world: World) -> None:
     same_in_two_copies(
         any_world,
-        "t = socket.create_server(('127.0.0.1', 0), backlog=7); port = t.getsockname()[1]\n"
-        "s = socket.create_server(('::1', 0), family=socket.AF_INET6) if socket.has_ipv6 else t\n"
+        "t = socket.create_server(('127.0.0.1', PORT), backlog=7)\n"
+        "six = socket.AF_INET6\n"
+        "s = socket.create_server(('::1', PORT), family=six) if socket.has_ipv6 else t\n"
         "u = socket.socket(socket.AF_UNIX); u.bind('u.sock'); u.listen(3)\n"
         "os.chmod('u.sock', 0o741)\n"
-        "x = socket.socket(socket.AF_UNIX); x.bind(b'\\0tt-%d' % os.getpid()); x.listen()\n"
+        "x = socket.socket(socket.AF_UNIX); x.bind(b'\\0tt-' + os.urandom(8)); x.listen()\n"
         "names = [v.getsockname() for v in (t, s, u, x)]\n"
         "def visit(server):\n"
         "  c = socket.socket(server.family); c.connect(server.getsockname())\n"
@@ -287,7 +289,7 @@ def test_listening_sockets(any_world: World) -> None:
 
 def test_port_is_free_while_frozen(world: World) -> None:
     """process-11: no frozen process accepts, or keeps a port."""
-    live = world.start(SETUP + "t = socket.create_server(('127.0.0.1', 0)); a = t.getsockname()\n")
+    live = world.start(SETUP + "a = ('127.0.0.1', PORT); t = socket.create_server(a)\n")
     frozen = live.freeze()
     live.run("t.close()")
     assert live.value("error_of(socket.create_connection, a)") == "ECONNREFUSED"
@@ -318,7 +320,7 @@ def test_connections_end_cleanly(world: World) -> None:
 def test_udp_sockets(world: World) -> None:
     same_in_two_copies(
         world,
-        "a = socket.socket(type=socket.SOCK_DGRAM); a.bind(('127.0.0.1', 0))\n"
+        "a = socket.socket(type=socket.SOCK_DGRAM); a.bind(('127.0.0.1', PORT))\n"
         "b = socket.socket(type=socket.SOCK_DGRAM); b.connect(a.getsockname())\n"
         "n = socket.socket(type=socket.SOCK_DGRAM); name = a.getsockname()\n"
         "own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); own.bind('d.sock')\n"
