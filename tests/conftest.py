@@ -21,10 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from jupyter_client import BlockingKernelClient, KernelManager
 from jupyter_client.kernelspec import KernelSpec
 
 from tests.waiting import PATIENCE
+
+# How fast a loaded machine is says nothing about the code.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "kernel_runtime" / "native" / "libtimetravel.so"

@@ -16,7 +16,7 @@ from kernel_runtime.supervisor.last_words import KEPT, StartFailure, explain
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
-_REAP_S = 2.0
+_REAP_S = 10.0
 
 _HOT_MIN = 8 << 20
 """Bytes: smaller mappings are copied so fast that nobody notices."""

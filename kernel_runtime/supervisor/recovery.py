@@ -25,7 +25,9 @@ from kernel_runtime.timeline.model import Checkpoint
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
-_REAP_S = 2.0
+_REAP_S = 10.0
+"""A busy machine may be that late with the end of a process whose link is closed."""
+_LEAVE_S = 2.0
 _DEATHS_MOST = 2
 """So many processes of one checkpoint may end by themselves, with no cell run in them."""
 ERROR_NAME = "ExecutorDied"
@@ -80,7 +82,7 @@ class Recovery:
                 executor.end_expected = True
                 executor.link.command("shutdown")
                 with contextlib.suppress(asyncio.TimeoutError, SandboxError):
-                    await asyncio.wait_for(session.sandbox.wait_exit(executor.pid), _REAP_S)
+                    await asyncio.wait_for(session.sandbox.wait_exit(executor.pid), _LEAVE_S)
                 await session.restores.stop_processes()
                 if await session.launcher.start_or_rescue():
                     await session.checkpoints.take("restart", request=None)

@@ -81,7 +81,7 @@ def running_server(
         yield Server(url, notebooks, runtime)
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=240)  # its kernels write down what they hold
 
 
 @dataclass

@@ -209,7 +209,10 @@ def test_ui_05_a_reload_in_the_middle_and_a_second_tab(
     person: Notebook, other: Notebook, server: Server
 ) -> None:
     cells = [SLOW, "x = 2; print('x', x)", "x = 3; print('x', x)", "print('x is', x)"]
-    count = "import time\nfor i in range(8): print('tick', i, flush=True); time.sleep(1)"
+    count = (
+        "import time, os; print('begun', flush=True)\n"
+        "while not os.path.exists('ui05-go'): time.sleep(0.1)\nprint('ended')"
+    )
     path = server.notebook("ui05.ipynb", [*cells, count])
     person.open("lab", path, 5)
     person.show_panel()
@@ -236,12 +239,13 @@ def test_ui_05_a_reload_in_the_middle_and_a_second_tab(
     # a reload while a cell runs: the panel knows, a restore waits for nobody's cell to be lost
     other.edit(4)
     other.page.keyboard.press("Control+Enter")
-    other.expect(other.cell(4).locator(".jp-OutputArea-output")).to_contain_text("tick 1")
+    other.expect(other.cell(4).locator(".jp-OutputArea-output")).to_contain_text("begun")
     person.page.reload()
     person.wait(5, "busy")
     person.show_panel()
     runs = person.panel.locator(".jp-TimeTravel-row", has_text="import time")
-    person.expect(other.cell(4).locator(".jp-OutputArea-output")).to_contain_text("tick 7")
+    (server.folder / "ui05-go").touch()
+    person.expect(other.cell(4).locator(".jp-OutputArea-output")).to_contain_text("ended")
     person.panel.locator('.jp-TimeTravel-row[data-head="true"]', has_text="auto").wait_for()
     person.wait(5)
     # the cell that allocated, and the one that counted, once

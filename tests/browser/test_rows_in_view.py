@@ -136,6 +136,7 @@ def test_right_to_left(person: Walker, server: Server, front_end: str) -> None:
     assert person.value("r") == "2"
 
 
+@pytest.mark.timeout(900)  # a thousand cells, each with its checkpoint
 def test_scrolling_through_a_thousand(person: Walker, server: Server) -> None:
     """At each step the rows in view are there, each at its place, and few others; so with keys."""
     path = server.notebook("scroll/s.ipynb", ["n = 0; print('n', n)"])

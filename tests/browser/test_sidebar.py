@@ -45,11 +45,11 @@ def test_back_and_forth(person: Notebook, server: Server, front_end: str) -> Non
     dialog = person.page.locator(".jp-Dialog")
     dialog.locator('tr[data-name="y"][data-sign="−"]').wait_for()
     dialog.locator('tr[data-name="x"][data-sign="~"]').wait_for()
-    assert dialog.locator('tr[data-sign="+"][data-name="note"]').count() == 1
+    person.expect(dialog.locator('tr[data-sign="+"][data-name="note"]')).to_have_count(1)
     person.accept()
     person.row(1, head="true").wait_for()
     person.undone(2)
-    assert person.row(3).get_attribute("data-present") == "false"
+    person.expect(person.row(3)).to_have_attribute("data-present", "false")
 
     # undo from the notification: nothing is undone any more
     person.notified("restored #1").get_by_text("Undo").click()

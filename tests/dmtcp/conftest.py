@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -27,6 +28,13 @@ def has_dmtcp() -> bool:
 def _needs_dmtcp() -> None:
     if not has_dmtcp():
         pytest.skip("missing ability: DMTCP (dmtcp_launch is not on PATH)")
+
+
+def kill_all(coordinator: Coordinator) -> None:
+    """kill -9 for all that runs under it; some of them end with the others."""
+    for client in coordinator.clients():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(client.real_pid, 9)
 
 
 class Program:
@@ -61,8 +69,7 @@ class Program:
 
     def killed(self) -> None:
         """kill -9 for all of its processes."""
-        for client in self.coordinator.clients():
-            os.kill(client.real_pid, 9)
+        kill_all(self.coordinator)
         self.process.wait()
         self.coordinator.wait_empty()
 
@@ -79,8 +86,8 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
     """A running coordinator."""
     with Coordinator(tmp_path / "dmtcp") as one:
         yield one
-        for client in one.clients() if one.is_alive else ():
-            os.kill(client.real_pid, 9)
+        if one.is_alive:
+            kill_all(one)
 
 
 @pytest.fixture

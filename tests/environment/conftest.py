@@ -31,6 +31,23 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
+def base() -> Iterator[Path]:
+    """A directory that is covered, and holds the store too."""
+    made = Path(tempfile.mkdtemp(prefix="tt-kernels-", dir=os.path.expanduser("~")))
+    yield made
+    open_up(made)
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def start_notebook(
+    home: Path, base: Path, start_notebook: Callable[..., Any]
+) -> Callable[..., Any]:
+    """As everywhere; the kernels have ended before these directories are deleted."""
+    return start_notebook
+
+
+@pytest.fixture
 def work(home: Path) -> Path:
     """The workspace, with the notebook."""
     made = home / "work"
@@ -109,15 +126,6 @@ def play(
         return notebook
 
     return start
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """A directory that is covered, and holds the store too."""
-    made = Path(tempfile.mkdtemp(prefix="tt-kernels-", dir=os.path.expanduser("~")))
-    yield made
-    open_up(made)
-    shutil.rmtree(made)
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import psutil
+
+from tests.waiting import PATIENCE, until
 
 
 class Session:
@@ -75,13 +76,11 @@ class Session:
 
     def wait_until_gone(self) -> None:
         """The kernel was killed: nothing of it may stay."""
-        end = time.monotonic() + 60
-        while time.monotonic() < end and (self.notebook.manager.is_alive() or self.processes()):
-            time.sleep(0.05)
-        assert not self.notebook.manager.is_alive()
-        assert not self.processes(), [p.cmdline() for p in self.processes()]
-        mounts = Path("/proc/self/mountinfo").read_text()
-        assert "timetravel" not in mounts and str(self.base) not in mounts
+        until(lambda: not self.notebook.manager.is_alive() and not self.processes())
+        # other runs mount things, too, at paths with any name
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        ours = {line for line in lines if line.partition(" - ")[2].split()[1] == "timetravel"}
+        assert not ours | {line for line in lines if str(self.base) in line}
 
     def processes(self) -> list[psutil.Process]:
         """Those that bear this session's mark, and are no zombies."""
@@ -119,32 +118,19 @@ class Session:
 
     def published(self) -> list[dict[str, Any]]:
         """The details of the environment's captures in the store."""
-        with contextlib.closing(sqlite3.connect(self.store / "timelines.sqlite")) as db:
-            texts = [row[0] for row in db.execute("SELECT details FROM captures")]
+        texts = [row[0] for row in asked(self.store, "SELECT details FROM captures")]
         return [details for text in texts if text and "stacks" in (details := json.loads(text))]
 
     def wait_until_stored(self, number: int) -> None:
         """Until the store knows a checkpoint: then its layers are on the disk."""
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            with contextlib.closing(sqlite3.connect(self.store / "timelines.sqlite")) as db:
-                if db.execute("SELECT 1 FROM checkpoints WHERE number = ?", [number]).fetchone():
-                    return
-            time.sleep(0.05)
-        raise AssertionError(f"#{number} is not in the store")
+        wait_until_stored(self.store, number)
 
     def check_swept(self) -> None:
         """No half-made layers once the kernel has looked after them."""
         self.notebook.head()
-        end = time.monotonic() + 60
-        # looked at once in each turn: something may be written at any moment
-        while (layers := self.layers()) != (needed := self.needed()) and time.monotonic() < end:
-            time.sleep(0.1)
-        assert layers == needed, (layers, needed)
-        # what is being written just now has another name for a moment
-        while (others := self._others()) and time.monotonic() < end:
-            time.sleep(0.1)
-        assert not others, others
+        # something may be written at any moment, and has another name then
+        until(lambda: self.layers() == self.needed(), "a layer that nobody needs")
+        until(lambda: not self._others(), "a file that nobody needs")
 
     def _others(self) -> set[str]:
         """What no session leaves beside its layers, and in them."""
@@ -156,6 +142,18 @@ class Session:
                 there = set(os.listdir(self.environment / "layers" / layer))
                 found |= {f"{layer}/{name}" for name in there - {"files", "work", "index.json"}}
         return found
+
+
+def asked(store: Path, question: str, *given: Any) -> list[Any]:
+    """What the store's database answers."""
+    with contextlib.closing(sqlite3.connect(store / "timelines.sqlite", timeout=PATIENCE)) as db:
+        return db.execute(question, given).fetchall()
+
+
+def wait_until_stored(store: Path, number: int) -> None:
+    """Until a store knows a checkpoint, which is told it in the background."""
+    question = "SELECT 1 FROM checkpoints WHERE number = ?"
+    until(lambda: asked(store, question, number), f"#{number} is not in the store")
 
 
 PUT = """

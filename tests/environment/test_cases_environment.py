@@ -302,7 +302,9 @@ def host_files(*paths):
 
 POSTINST = """#!/bin/sh
 set -e
-adduser --system --quiet ttuser; touch /usr/share/tt-a/waits; sleep 3; ldconfig
+adduser --system --quiet ttuser; touch /usr/share/tt-a/waits
+[ -z "$HANGS" ] || sleep 600
+ldconfig
 update-alternatives --quiet --install /usr/bin/ttedit ttedit /bin/cat 10
 """
 
@@ -346,7 +348,7 @@ def test_07_dpkg_killed_in_the_middle(start, deb):
     a = checkpoint(notebook, "apt clean")
     notebook.run(
         "import subprocess, time, signal\n"
-        f"p = subprocess.Popen('dpkg -i {deb}', shell=True, start_new_session=True,"
+        f"p = subprocess.Popen('HANGS=1 dpkg -i {deb}', shell=True, start_new_session=True,"
         " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
         "while not os.path.exists('/usr/share/tt-a/waits'): time.sleep(0.01)\n"
         "os.killpg(p.pid, signal.SIGKILL); p.wait()"

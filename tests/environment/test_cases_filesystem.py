@@ -15,7 +15,7 @@ import nbformat
 import pytest
 from environment_tools import TREE, among_mounts, checkpoint, tree
 
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 def on_host(notebook, code):
@@ -23,7 +23,7 @@ def on_host(notebook, code):
     user = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
     command = ["nsenter", "-t", str(notebook.pid), "-m", *user]
     return subprocess.run(
-        [*command, "sh", "-c", code], capture_output=True, text=True, timeout=10
+        [*command, "sh", "-c", code], capture_output=True, text=True, timeout=60
     ).stdout
 
 
@@ -222,6 +222,7 @@ def full_disk(notebook, E):
         "try:\n    while True: os.write(fd, bytes(4096))\n"
         "except OSError: os.close(fd)"
     )
+    notebook.head()  # that of the last cell is made, or not
     before = [c["number"] for c in notebook.command("list")["checkpoints"]]
     cell = notebook.run("%checkpoint while full", ok=False)
     held = notebook.head()
@@ -241,9 +242,8 @@ def full_disk(notebook, E):
             notebook.command("delete", checkpoint=record["number"])
     # a mount that had what was deleted goes at a capture after the last process that used it
     free = "found = os.statvfs('.'); print(found.f_bavail * found.f_frsize)"
-    for number in range(60):
-        if int(notebook.run(f"open('small', 'w').write('{number}')\n{free}").out) > 24 << 20:
-            break
+    write = f"open('small', 'w').write('1')\n{free}"
+    until(lambda: int(notebook.run(write).out) > 24 << 20, "no room")
     notebook.run("x = 4; open('after', 'wb').write(bytes(20 << 20))")
     b = checkpoint(notebook, "room again")
     notebook.run(f"%restore {a}")

@@ -18,8 +18,10 @@ from pathlib import Path
 import nbformat
 import pytest
 from environment_tools import checkpoint
+from session_world import wait_until_stored
 
-from tests.waiting import PATIENCE
+from tests.session_processes import init_of
+from tests.waiting import PATIENCE, until
 
 BAD = ("Value too large for defined data type", "Invalid argument")
 
@@ -138,10 +140,7 @@ def marked(mark):
 
 def wait_until_gone(mark, but=()):
     """Until no process but those named bears the mark."""
-    end = time.monotonic() + PATIENCE
-    while left := set(marked(mark)) - {*but}:
-        assert time.monotonic() < end, left
-        time.sleep(0.05)
+    until(lambda: not set(marked(mark)) - {*but})
 
 
 def test_04_zombies_interrupts_and_ends(start):
@@ -168,7 +167,7 @@ def test_04_zombies_interrupts_and_ends(start):
         notebook.interrupt()
         cell = notebook.wait(sent)
         assert "\n".join(cell.out.replace("^C", "").split()) == printed
-    assert notebook.run("print(subprocess.getoutput('pgrep -c sleep'))").out == "0"
+    until(lambda: notebook.run("print(subprocess.getoutput('pgrep -c sleep'))").out == "0")
     before = notebook.manager.provisioner.process
     notebook.manager.restart_kernel()
     assert before.wait(timeout=PATIENCE) == 0  # by itself, not killed
@@ -178,6 +177,18 @@ def test_04_zombies_interrupts_and_ends(start):
     assert "SIGSEGV" in crash.error
     notebook.shut_down()
     wait_until_gone(mark)
+
+
+def test_04_a_crash_is_told_with_its_signal_however_late_init_is(start):
+    notebook = start()
+    init = init_of(notebook.pid)
+    init.suspend()
+    try:
+        sent = notebook.send("import os; os.kill(os.getpid(), 11)")
+        time.sleep(4)  # as on a machine that has other things to do
+    finally:
+        init.resume()
+    assert "SIGSEGV" in notebook.wait(sent).error
 
 
 SERVER = """
@@ -200,7 +211,7 @@ client.execute(
 )
 while True:
     message = client.get_iopub_msg(timeout=60)
-    if message["msg_type"] == "stream":
+    if message["msg_type"] == "stream" and "runs" in message["content"]["text"]:
         break
 print(manager.provisioner.pid, flush=True)
 time.sleep(1000)
@@ -222,6 +233,7 @@ def test_04_killed_from_outside(start, home, killed, monkeypatch, tmp_path):
     try:
         supervisor = int(server.stdout.readline())
         assert len(marked(mark)) > 4
+        wait_until_stored(tmp_path / "store", 0)  # else there is nothing to go on with
         victim = server.pid if killed == "the server" else supervisor
         os.kill(victim, signal.SIGKILL)
         if killed == "the supervisor":
@@ -275,7 +287,7 @@ def test_05_programs_that_check_owners(start, home, ability):
     if shutil.which("sudo"):
         assert "sudo" in notebook.run("sh('sudo -n true 2>&1 | tail -1')").out
     if shutil.which("ping"):  # where every group may (ping_group_range); else it says why not
-        said = notebook.run("sh('ping -c1 -W1 127.0.0.1 2>&1')").out
+        said = notebook.run("sh('ping -c1 -W60 127.0.0.1 2>&1')").out
         reasons = (" 0% packet loss", "Operation not permitted", "cap_net_raw")
         assert any(reason in said for reason in reasons), said
 
@@ -378,15 +390,15 @@ def test_10_agents_and_sockets_of_the_desktop(start, tmp_path, ability):
             "DISPLAY": ":7", "WAYLAND_DISPLAY": "wayland-7", "XAUTHORITY": "/tmp/x",
             "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus",
         }  # fmt: skip
-        while not (runtime / "agent").exists():
-            time.sleep(0.05)
-        subprocess.run(["ssh-add", "-q", key], check=True, env={**os.environ, **named})
+        # its socket is there before it listens
+        add = {"args": ["ssh-add", "-q", key], "env": {**os.environ, **named}}
+        until(lambda: subprocess.run(**add).returncode == 0, "no agent")
         notebook = start(env=named)
         notebook.run(f"import os, socket\naddresses = {addresses!r}; port = {port}")
         connect = (
             "for a in addresses:\n    s = socket.socket(socket.AF_UNIX)\n"
             "    try: s.connect(a); print('ok')\n    except OSError as e: print(repr(a), e)\n"
-            "c = socket.create_connection(('127.0.0.1', port), 1); print('ok')"
+            "c = socket.create_connection(('127.0.0.1', port), 60); print('ok')"
         )
         assert notebook.run("!ssh-add -l | wc -l").out.strip() == "1"
         assert notebook.run(connect).out == "ok\nok\nok\nok"
@@ -408,7 +420,7 @@ def test_10_agents_and_sockets_of_the_desktop(start, tmp_path, ability):
             "threading.Thread(target=server.serve_forever, daemon=True).start()"
         )
         served = int(notebook.run("server.server_port").result)
-        with socket.create_connection(("127.0.0.1", served), 2) as client:
+        with socket.create_connection(("127.0.0.1", served), PATIENCE) as client:
             client.sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.0 501")
     finally:
@@ -507,10 +519,7 @@ def test_08_resolv_conf(play, start, tmp_path, state, who, ability):
     code = f"echo nameserver 1.2.3.4 > {new}.new && chmod 644 {new}.new && mv {new}.new {new}"
     command = ["nsenter", "-t", str(notebook.pid), "-m", "sh", "-c", code]
     subprocess.run(command, check=True, timeout=60)
-    end = time.monotonic() + PATIENCE
-    while (seen := eval(notebook.run("look()").result))[1] == text and time.monotonic() < end:
-        time.sleep(0.2)
-    assert seen == (link, "nameserver 1.2.3.4\n")
+    until(lambda: eval(notebook.run("look()").result) == (link, "nameserver 1.2.3.4\n"))
 
 
 # -- 11: the home directory on a file server -------------------------------------------------

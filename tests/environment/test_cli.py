@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from kernel_runtime.engines.overlay.directory import EnvironmentDirectory
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.errors import WorkspaceError
 from kernel_runtime.store.database import open_store
+from tests.waiting import until
 
 MARK = "def mark(text):\n    open(f'{E}/env.txt', 'w').write(text); open('w.txt', 'w').write(text)"
 
@@ -60,6 +60,11 @@ def end(notebook: Any) -> None:
     notebook.manager.shutdown_kernel()
 
 
+def stored(command: Callable[..., str], number: int) -> None:
+    """Wait until a checkpoint is in the store, where it is written in the background."""
+    until(lambda: f"#{number} " in command("list", "NOTEBOOK"))
+
+
 def test_a_kernel_that_cannot_start_is_put_back(
     start: Callable[..., Any], work: Path, home: Path, command: Callable[..., str]
 ) -> None:
@@ -91,9 +96,8 @@ def test_list_and_sessions(
     notebook.run("mark('two')")
     number = notebook.head()["number"]
     for running in (True, False):
-        while f"#{number} " not in (table := command("list", "NOTEBOOK")):
-            time.sleep(0.05)  # it is stored in the background
-        assert "[L]" in table
+        stored(command, number)
+        assert "[L]" in command("list", "NOTEBOOK")
         listing = json.loads(command("list", "NOTEBOOK", "--json"))
         assert [c["number"] for c in listing["checkpoints"]] == list(range(number + 1))
         [row] = json.loads(command("sessions", "--json"))["sessions"]
@@ -167,11 +171,9 @@ def test_restore_after_a_kill_keeps_what_was_being_written(
     notebook.run("mark('one')")
     notebook.run("%timetravel config auto=off")
     notebook.run("mark('never in a checkpoint')")
-    while "#1 " not in command("list", "NOTEBOOK"):
-        time.sleep(0.05)  # it is stored in the background
+    stored(command, 1)
     os.kill(notebook.pid, signal.SIGKILL)
-    while notebook.manager.is_alive():
-        time.sleep(0.05)
+    until(lambda: not notebook.manager.is_alive())
     told = command("restore", "NOTEBOOK", "1")
     command("restore", "NOTEBOOK", told.rpartition("#")[2].split()[0])
     again = session()
@@ -260,6 +262,8 @@ def test_prune_takes_leftovers_but_not_what_is_in_use(
     monkeypatch.setattr(pruning, "_PIN_S", -1)
     notebook = session()
     notebook.run("mark('one')")
+    notebook.head()
+    stored(command, 1)  # what is in the making is taken for a leftover here
     store = Path(os.environ["JUPYTER_TIMETRAVEL_STORE"])
     orphan = store / "environments" / ("0" * 32) / "layers" / "aa" / "files"
     orphan.mkdir(parents=True)

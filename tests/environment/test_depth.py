@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 from kernel_runtime.engines.overlay.engine import DEEP
+from tests.waiting import until
 
 CELLS = 2 * DEEP + 20
 
@@ -23,10 +23,7 @@ def test_a_hundred_cells_that_write_to_the_home_directory(
             f"open(H + '/last', 'w').write('{count}')"
         )
         numbers[count] = notebook.head()["number"]
-    end = time.monotonic() + 60
-    while notebook.command("status")["environment"]["layers"] >= DEEP and time.monotonic() < end:
-        time.sleep(0.1)
-    assert notebook.command("status")["environment"]["layers"] < DEEP
+    until(lambda: notebook.command("status")["environment"]["layers"] < DEEP)
     mounts = notebook.run("print(open('/proc/self/mounts').read().count('timetravel '))").out
     assert int(mounts) < 200
     for count in (3, DEEP - 1, CELLS - 30, CELLS - 1, 10):

@@ -148,7 +148,7 @@ def test_a_layer_was_deleted_by_hand(session):
     notebook = session.notebook
     first = session.put("one")
     record = next(c for c in notebook.command("list")["checkpoints"] if c["number"] == first)
-    session.put("two")
+    session.wait_until_stored(session.put("two"))  # nothing is being written to a layer
     assert record["number"] == first
     layers = json.loads((session.environment / "state.json").read_text())["stacks"]
     stack = next(stack for root, stack in layers.items() if str(session.E).startswith(root + "/"))

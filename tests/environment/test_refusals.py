@@ -43,7 +43,7 @@ HOSTS = {
 
 
 def works(command: tuple[str, ...]) -> bool:
-    done = subprocess.run([*command, "true"], capture_output=True, timeout=30, check=False)
+    done = subprocess.run([*command, "true"], capture_output=True, timeout=60, check=False)
     return done.returncode == 0
 
 

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import PATIENCE
-
-
-def written(notebook: Any, number: int) -> dict[str, Any]:
-    """The namespace capture of a checkpoint, once it is there."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        captures = notebook.command("get", checkpoint=number)["checkpoint"]["captures"]
-        found = [c for c in captures if c["kind"] == "namespace"]
-        if found and found[0]["state"] in ("ready", "failed"):
-            return dict(found[0])
-        assert time.monotonic() < end, captures
-        time.sleep(0.05)
+from tests.kernel.durable_world import durable
 
 
 def test_a_package_that_a_later_cell_breaks_costs_no_variable(
@@ -36,7 +23,7 @@ def test_a_package_that_a_later_cell_breaks_costs_no_variable(
     )
     notebook.run(f"import os; os.unlink({str(package / 'thing_of_a_package.py')!r})")
     notebook.run("%timetravel label 1 good")  # from here on it is written, without that file
-    capture = written(notebook, 1)
+    capture = durable(notebook, 1)
     assert capture["state"] == "ready", capture
     assert not [note for note in capture["not_captured"] if "x" in note.values()], capture
     notebook.manager.shutdown_kernel(now=True)
@@ -55,6 +42,6 @@ def test_what_cannot_be_loaded_at_all_is_found_out(start: Callable[..., Any], wo
         "class Never:\n    def __reduce__(self): return (int, ('no number',))\nx, y = Never(), 1"
     )
     notebook.run("%timetravel label 1 good")
-    capture = written(notebook, 1)
+    capture = durable(notebook, 1)
     assert capture["state"] == "ready"
     assert [note for note in capture["not_captured"] if "x" in note.values()], capture

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import time
 from typing import Any
 
 import pytest
 from session_world import Session
+
+from tests.waiting import until
 
 
 def cells(session: Session, count: int) -> dict[int, str]:
@@ -40,9 +41,7 @@ def delete_but_the_ends(session: Session, known: dict[int, str]) -> dict[int, st
 
 
 def wait_for_merges(session: Session, count: int) -> None:
-    end = time.monotonic() + 60
-    while len(session.layers()) > count and time.monotonic() < end:
-        time.sleep(0.1)
+    until(lambda: len(session.layers()) <= count, "layers are not merged")
 
 
 def check(

@@ -18,6 +18,7 @@ from typing import Any
 
 import native_target as tt
 
+from tests.conftest import PORTS
 from tests.waiting import PATIENCE
 
 HERE = pathlib.Path(__file__).parent
@@ -214,6 +215,7 @@ class World:
             os.environ,
             TT_LIBRARY=str(library),
             TT_STATES=str(states),
+            TT_PORT=str(next(PORTS)),  # one that is free again whenever no target has it
             PYTHONPATH=str(HERE),
             PYTHONDONTWRITEBYTECODE="1",
         )

@@ -238,7 +238,7 @@ void state_hold_robust(void) {
 int state_release_robust(void) {
   int busy = pthread_mutex_trylock(&robust);
   sem_post(&let_go);
-  for (int i = 0; i < 2000 && robust_result < 0; i++) pause_us(1000);
+  for (int i = 0; i < 60000 && robust_result < 0; i++) pause_us(1000);
   return busy == EBUSY ? robust_result : 1000 + busy;
 }
 

@@ -84,12 +84,13 @@ os.set_inheritable(text.fileno(), True)
 again = os.dup(text.fileno())
 other = open("other", "a+")
 fcntl.flock(other, fcntl.LOCK_EX); fcntl.lockf(text, fcntl.LOCK_EX, 3, 2)
-port = socket.socket(); port.bind(("127.0.0.1", 0)); port.listen()
+port = socket.create_server(("127.0.0.1", int(os.environ["TT_PORT"])))
 path = socket.socket(socket.AF_UNIX); path.bind("path"); path.listen()
 r, w = os.pipe(); os.write(w, b"in the pipe")
 pair = socket.socketpair(); pair[0].send(b"in the pair")
 memfd = os.memfd_create("shared"); os.truncate(memfd, 4096)
-shm = os.open(f"/dev/shm/tt_{os.getpid()}", os.O_RDWR | os.O_CREAT)
+segment = f"/dev/shm/tt_{os.urandom(8).hex()}"  # a pid is another one's too, in its namespace
+shm = os.open(segment, os.O_RDWR | os.O_CREAT)
 os.truncate(shm, 4096)
 gone = os.open("gone", os.O_RDWR | os.O_CREAT); os.truncate(gone, 4096); os.unlink("gone")
 mapped = open("mapped", "w+b"); mapped.truncate(4096)
@@ -155,7 +156,7 @@ def test_live_process_is_not_touched(any_world: World, busy: Process) -> None:
     assert busy.output() == busy.errors() == ""
     busy.run("rang.clear(); signal.raise_signal(signal.SIGUSR1)")
     assert busy.value("rang") == [10]
-    busy.run("os.unlink(f'/dev/shm/tt_{os.getpid()}')")
+    busy.run("os.unlink(segment)")
 
 
 def test_frozen_process_wakes_as_before(any_world: World, busy: Process) -> None:
@@ -204,7 +205,7 @@ def test_report_names_the_files(world: World) -> None:
 
 
 def test_no_handler_of_the_user_runs(world: World) -> None:
-    live = world.start(NATIVE + OPEN + "os.unlink(f'/dev/shm/tt_{os.getpid()}')\n")
+    live = world.start(NATIVE + OPEN + "os.unlink(segment)\n")
     copy = live.freeze().wake(tt.WAKE_COPY)
     for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGINT):
         world.signal(copy.pid, number)

@@ -14,6 +14,7 @@ from native_harness import Frozen, Process, World, until
 SETUP = """
 import array, ctypes, errno, fcntl, json, os, pty, select, signal, socket, stat, struct, tempfile
 import termios, threading, time
+PORT = int(os.environ["TT_PORT"])
 def flags(fd):
     return [fcntl.fcntl(fd, fcntl.F_GETFL) & ~0o100000, fcntl.fcntl(fd, fcntl.F_GETFD)]
 def listing():
@@ -267,11 +268,12 @@ def test_unix_sockets(any_world: World) -> None:
 def test_listening_sockets(any_world: World) -> None:
     same_in_two_copies(
         any_world,
-        "t = socket.create_server(('127.0.0.1', 0), backlog=7); port = t.getsockname()[1]\n"
-        "s = socket.create_server(('::1', 0), family=socket.AF_INET6) if socket.has_ipv6 else t\n"
+        "t = socket.create_server(('127.0.0.1', PORT), backlog=7)\n"
+        "six = socket.AF_INET6\n"
+        "s = socket.create_server(('::1', PORT), family=six) if socket.has_ipv6 else t\n"
         "u = socket.socket(socket.AF_UNIX); u.bind('u.sock'); u.listen(3)\n"
         "os.chmod('u.sock', 0o741)\n"
-        "x = socket.socket(socket.AF_UNIX); x.bind(b'\\0tt-%d' % os.getpid()); x.listen()\n"
+        "x = socket.socket(socket.AF_UNIX); x.bind(b'\\0tt-' + os.urandom(8)); x.listen()\n"
         "names = [v.getsockname() for v in (t, s, u, x)]\n"
         "def visit(server):\n"
         "  c = socket.socket(server.family); c.connect(server.getsockname())\n"
@@ -287,7 +289,7 @@ def test_listening_sockets(any_world: World) -> None:
 
 def test_port_is_free_while_frozen(world: World) -> None:
     """process-11: no frozen process accepts, or keeps a port."""
-    live = world.start(SETUP + "t = socket.create_server(('127.0.0.1', 0)); a = t.getsockname()\n")
+    live = world.start(SETUP + "a = ('127.0.0.1', PORT); t = socket.create_server(a)\n")
     frozen = live.freeze()
     live.run("t.close()")
     assert live.value("error_of(socket.create_connection, a)") == "ECONNREFUSED"
@@ -318,7 +320,7 @@ def test_connections_end_cleanly(world: World) -> None:
 def test_udp_sockets(world: World) -> None:
     same_in_two_copies(
         world,
-        "a = socket.socket(type=socket.SOCK_DGRAM); a.bind(('127.0.0.1', 0))\n"
+        "a = socket.socket(type=socket.SOCK_DGRAM); a.bind(('127.0.0.1', PORT))\n"
         "b = socket.socket(type=socket.SOCK_DGRAM); b.connect(a.getsockname())\n"
         "n = socket.socket(type=socket.SOCK_DGRAM); name = a.getsockname()\n"
         "own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); own.bind('d.sock')\n"
@@ -396,7 +398,7 @@ def test_timerfd(any_world: World) -> None:
         "at = create(0); arm(at, time.time() + 500, 0, 1)\n",
         "[900 < left(far)[0] <= 1000, left(far)[1], left(off)[0], error_of(os.read, off, 8),"
         " struct.unpack('Q', os.read(fired, 8))[0], 400 < left(at)[0] <= 500,"
-        " bool(select.select([soon], [], [], 20)[0])]",
+        " bool(select.select([soon], [], [], 60)[0])]",
         [True, 50.0, 0.0, "EAGAIN", 1, True, True],
         "arm(far, 0, 0); os.read(fired, 8)",
     )
@@ -460,7 +462,7 @@ def test_pidfd_reads_as_ended(world: World) -> None:
     frozen, _ = frozen_and_killed(world, f"{setup}; own = os.pidfd_open(os.getpid())")
     assert sum(line[0] == "pidfd" for line in frozen.report) == 1
     woken = frozen.wake()
-    assert woken.value("len(select.select([p], [], [], 5)[0])") == 1
+    assert woken.value("len(select.select([p], [], [], 60)[0])") == 1
     assert woken.value("error_of(signal.pidfd_send_signal, own, 0)") == "None"
 
 

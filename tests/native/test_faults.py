@@ -63,7 +63,7 @@ def listing():
 r, w = os.pipe(); os.write(w, b"p"); a, b = socket.socketpair(); a.send(b"s")
 e = select.epoll(); e.register(r); v = os.eventfd(3); m = os.memfd_create("m"); os.write(m, b"m")
 an = mmap.mmap(-1, 8192); an[0] = 7; f = os.open("f", os.O_RDWR | os.O_CREAT); d = os.dup(f)
-l = socket.create_server(("127.0.0.1", 0))
+l = socket.create_server(("127.0.0.1", int(os.environ["TT_PORT"])))
 states.state_timers()
 """
 

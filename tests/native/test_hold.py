@@ -256,6 +256,7 @@ def test_lock_that_another_has_by_then_is_named(world: World) -> None:
     other = world.start(
         "import fcntl, os\nl = os.open('other/flock', os.O_RDWR)\nfcntl.flock(l, 2)"
     )
+    assert other.value("l")  # it has begun, and has the lock
     init = switch(live.value("here()"), change=lambda: world.mount(str(new), str(old)))
     frozen = live.freeze(init)
     assert init.reopened == [4, 0] and [line[0] for line in frozen.report] == ["lock"]
@@ -370,8 +371,8 @@ def leave_unanswered(link: socket.socket) -> None:
 
 
 def leave_unfinished(link: socket.socket) -> None:
+    link.send(switched(1_000_000))  # already, so that it is in time however slow we are
     hear_held(link)
-    link.send(switched(1_000_000))
     assert len(link.recv(64)) == 12 and link.recv(64) == b""
 
 

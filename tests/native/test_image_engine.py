@@ -143,8 +143,8 @@ def test_goes_on_in_another_sandbox(
             target = await wake(fork, loaded)
             assert target.ask({"value": "next(half)"}) == 5 + turn
             assert target.ask({"value": "os.getpid()"}) == pid or not sandbox.ids_kept
-            target.ask({"run": "task.result(20)"})
-            counts = "[m := n, [time.sleep(.01) for _ in range(999) if n == m], n > m][2]"
+            target.ask({"run": "task.result(60)"})
+            counts = "[m := n, [time.sleep(.01) for _ in range(5999) if n == m], n > m][2]"
             assert target.ask({"value": counts})
             frozen = await freeze(target, sandbox, folder, f"again{turn}")
             written = await images.write(frozen, sandbox, base=written.ref)

@@ -74,11 +74,11 @@ def test_it_goes_on(any_world: World, images: Images, folder: Path) -> None:
     live = any_world.start(STATE + SHM)
     live.run(f"log = open({str(folder / 'log')!r}, 'w+'); log.write('0123456789'); log.seek(4)")
     live.run("os.chdir('/usr'); task = asyncio.run_coroutine_threadsafe(sleeper(), loop)")
-    assert live.value("begun.wait(20)")
+    assert live.value("begun.wait(60)")
     frozen = live.freeze()
     written = images.write(frozen)
     before = live.value("ours()")
-    assert live.value("counts()") and live.value("woke.wait(20)")
+    assert live.value("counts()") and live.value("woke.wait(60)")
     assert frozen.wake(tt.WAKE_COPY).value("next(half)") == 5
     live.run("os.unlink(shm.name)")
     any_world.close()
@@ -93,7 +93,7 @@ def test_it_goes_on(any_world: World, images: Images, folder: Path) -> None:
             assert [v for i, v in enumerate(now) if i not in skipped] == [
                 v for i, v in enumerate(before) if i not in skipped
             ]
-            assert process.value("counts()") and process.value("woke.wait(20)")
+            assert process.value("counts()") and process.value("woke.wait(60)")
             assert process.value("[next(half), log.tell(), log.read()]") == [5, 4, "456789"]
             assert process.value("os.read(r, 99).decode()") == "in the pipe"
             shm = "[shm.seek(0), shm.read().decode()][1]"

@@ -71,7 +71,7 @@ def wait():
 threading.Thread(target=wait, daemon=True).start()
 def job():
     asked.put(7); event.set()
-    nine = pool.submit(abs, -9).result(20)
+    nine = pool.submit(abs, -9).result(60)
     return [nine, answered.get(timeout=60), seen.wait(60), squarer.is_alive()]
 """
 ASYNCIO = """
@@ -81,7 +81,7 @@ threading.Thread(target=loop.run_forever, daemon=True).start()
 async def later():
     await asyncio.sleep(.01); return await loop.run_in_executor(None, abs, -4)
 def job():
-    return asyncio.run_coroutine_threadsafe(later(), loop).result(20)
+    return asyncio.run_coroutine_threadsafe(later(), loop).result(60)
 """
 
 
@@ -168,7 +168,7 @@ def test_process_13_duckdb_holds_its_lock(any_world: World) -> None:
         "try: duckdb.connect('x.duckdb').close(); print('free')\n"
         "except Exception as e: print('locked')'''\n"
         "def other(): return subprocess.run([sys.executable, '-c', probe], capture_output=True,"
-        " text=True, timeout=50).stdout.strip()\n"
+        " text=True, timeout=100).stdout.strip()\n"
         "count = 'select count(*) from t'\n"
     )
     assert live.value("other()") == "locked"
@@ -226,7 +226,7 @@ def run(i, job):
 for i, job in enumerate((allocate, query, multiply, digest, threads)):
     threading.Thread(target=run, args=(i, job), daemon=True).start()
 def all_move():
-    before, until = list(cnt), time.monotonic() + 30
+    before, until = list(cnt), time.monotonic() + 60
     while time.monotonic() < until:
         still = [i for i in range(5) if cnt[i] == before[i]]
         if not still: return []

@@ -24,7 +24,7 @@ def count():
 threading.Thread(target=count, daemon=True).start()
 def counts():
     before = n
-    return [time.sleep(.01) for _ in range(999) if n == before] is not None and n > before
+    return [time.sleep(.01) for _ in range(5999) if n == before] is not None and n > before
 path = FOLDER + "/mapped"
 with open(path, "wb") as file:
     file.write(b"from the file" + bytes(8192))

@@ -166,7 +166,7 @@ def test_blocked_reader_reads_in_the_woken_process(world: World) -> None:
 def test_accept_goes_on(world: World) -> None:
     live = world.start(
         SETUP
-        + "s = socket.create_server(('127.0.0.1', 0)); got = []\n"
+        + "s = socket.create_server(('127.0.0.1', int(os.environ['TT_PORT']))); got = []\n"
         + "def serve():\n  while True: c, a = s.accept(); got.append(c.recv(9)); c.close()\n"
         + "threading.Thread(target=serve, daemon=True).start()\n"
         + "def visit(text):\n  n = len(got)\n"
@@ -266,6 +266,7 @@ def test_names_affinity_and_priority(world: World) -> None:
 
 def test_thread_that_blocks_everything_is_named_and_unharmed(world: World) -> None:
     live = world.start(SETUP + "start('NANOSLEEP'); start('BLOCKED')\n")
+    check(live)  # it counts once it has blocked them
     frozen = live.freeze(stop_timeout_ms=200)
     assert frozen.made["result"] == -110
     assert frozen.facts["blocking_tid"] in live.value("tids()")

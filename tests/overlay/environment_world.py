@@ -30,6 +30,8 @@ from overlay_world import OPS, Op, is_path, look, raw, text
 USER = 65534  # nobody
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+PATIENCE = 120.0
+"""Seconds after which what the sandbox or the engine does not do fails the test."""
 OWN = "tt_"
 """Begins the names of what tests make directly in /."""
 
@@ -116,7 +118,7 @@ class Environment:
 
     def do(self, work: Awaitable[T]) -> T:
         """Wait for something of the sandbox's or the engine's."""
-        return self.loop.run_until_complete(asyncio.wait_for(work, 30))
+        return self.loop.run_until_complete(asyncio.wait_for(work, PATIENCE))
 
     def start(self, **changes: Any) -> None:
         """Sandbox and engine, as a session starts them."""

@@ -38,7 +38,7 @@ def made(tmp_path: Path) -> EnvironmentDirectory:
     return directory
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(state=STATES, durable=st.booleans())
 def test_what_is_written_is_read(made, state, durable):
     made.write(state, durable=durable)

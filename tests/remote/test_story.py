@@ -21,7 +21,6 @@ from kernel_runtime.store.keys import Keys
 from tests.conftest import Notebook, open_up
 from tests.exchange.conftest import call, end, write_notebook
 from tests.remote.conftest import Command, Remote
-from tests.waiting import PATIENCE
 
 Start = Callable[..., Notebook]
 

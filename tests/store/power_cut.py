@@ -46,11 +46,13 @@ def build_shim(where: Path) -> Path:
 
 
 def read_notes(log: Path, root: Path) -> list[Note]:
-    """All notes, with paths below the root."""
+    """All notes, with paths below the root; without one that is just being written."""
     data, at, notes = log.read_bytes(), 0, []
-    while at < len(data):
+    while at + _RECORD.size <= len(data):
         op, offset, *lengths = _RECORD.unpack_from(data, at)
         at += _RECORD.size
+        if at + sum(lengths) > len(data):
+            break
         parts = []
         for length in lengths:
             parts.append(data[at : at + length])

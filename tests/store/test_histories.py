@@ -46,8 +46,7 @@ steps = st.lists(st.one_of(made, made, made, back, deleted, pruned), min_size=3,
 
 @settings(
     max_examples=int(os.environ.get("TT_HISTORIES", "4")),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=steps)
 def test_what_stays_has_all_that_it_needs(steps, monkeypatch, capsys):

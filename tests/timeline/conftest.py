@@ -7,13 +7,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from kernel_runtime.timeline import Checkpoint, Coordinate, Timeline, TimelineState
-
-# How fast a loaded machine is says nothing about the code.
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("steady")
 
 START = datetime(2025, 1, 31, 12, 0, tzinfo=timezone.utc)
 Add = Callable[..., Checkpoint]

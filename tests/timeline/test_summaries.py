@@ -294,7 +294,7 @@ def test_the_same_definition_run_again_is_no_change():
     def run(code):
         namespace = {}
         exec(code, namespace)
-        return summarize(namespace)
+        return summarize(namespace, budget_s=UNLIMITED)
 
     def changed(before, after):
         return diff(run(before), run(after))["changed"] != []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -22,18 +23,22 @@ def attack(w: Path, victim: Path, moved: Path) -> int:
     if child:
         return child
     data = w / "data"
-    while True:
-        try:
-            os.rename(data, moved)
-            os.symlink(victim, data)
-            os.unlink(data)
-            os.rename(moved, data)
-        except OSError:
-            # The restore may have put something here in between; go on from what there is.
-            if data.is_symlink():
+    try:
+        while True:
+            # The restore may put something here in between; go on from what there is.
+            with contextlib.suppress(OSError):
+                os.rename(data, moved)
+                os.symlink(victim, data)
                 os.unlink(data)
-            if moved.exists() and not data.exists():
                 os.rename(moved, data)
+                continue
+            with contextlib.suppress(OSError):
+                if data.is_symlink():
+                    os.unlink(data)
+                if moved.exists() and not data.exists():
+                    os.rename(moved, data)
+    finally:
+        os._exit(1)
 
 
 @pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.slow)])

@@ -75,8 +75,10 @@ def test_01_git_works_while_a_capture_runs_and_is_killed(make_world: Make) -> No
     for run in range(4):
         child = os.fork()
         if child == 0:
-            world.new_engine().capture()
-            os._exit(0)
+            try:
+                world.new_engine().capture()
+            finally:
+                os._exit(0)
         for _ in range(2):
             assert git(world.W / "libs/inner", "rev-parse", "HEAD").returncode == 0
             assert git(world.W, "status", "--porcelain").returncode == 0

@@ -178,9 +178,12 @@ def places_of(world: World, work: Callable[[], object]) -> list[str]:
     if child == 0:
         passed: list[str] = []
         faults.hook = lambda name: None if name in READING else passed.append(name)
-        work()
-        os.write(writing, " ".join(passed).encode("ascii"))
-        os._exit(0)
+        try:
+            work()
+            os.write(writing, " ".join(passed).encode("ascii"))
+            os._exit(0)
+        finally:
+            os._exit(1)
     os.close(writing)
     with open(reading, encoding="ascii") as result:
         names = result.read().split()

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workspace_world import World, assert_same
 
@@ -30,7 +30,6 @@ NAME = st.binary(min_size=1, max_size=20).filter(
 )
 
 
-@settings(deadline=None)
 @given(NAME, NAME)
 def test_names(a: bytes, b: bytes) -> None:
     assert to_bytes(to_text(a)) == a
@@ -41,7 +40,6 @@ def test_names(a: bytes, b: bytes) -> None:
         assert (shown == printable(b, encoding)) == (a == b)
 
 
-@settings(deadline=None)
 @given(
     st.lists(NAME, unique=True, max_size=300), st.data(),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Final
 from kernel_runtime.engines.workspace import linux
 
 _READ: Final = os.O_RDONLY | linux.O_CLOEXEC | linux.O_NOFOLLOW
-_HELPER_START_S: Final = 10.0
+_HELPER_START_S: Final = 60.0
 
 
 class Access:
