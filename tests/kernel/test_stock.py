@@ -202,7 +202,10 @@ def test_an_interrupt_before_the_code_runs_is_not_lost(notebook, heard, code):
             message = notebook.client.get_iopub_msg(timeout=60)
             notebook.unclaimed.append(message)
             state = message["content"].get("execution_state")
-            if heard in (state, message["msg_type"]) and message["parent_header"].get("msg_id") == of:
+            if (
+                heard in (state, message["msg_type"])
+                and message["parent_header"].get("msg_id") == of
+            ):
                 break
         notebook.interrupt()
         assert notebook.wait(before).status == "ok"
