@@ -17,10 +17,10 @@ class Seen(NamedTuple):
     since: float
 
 
-def below(pid: int, *, recursive: bool = True) -> list[Seen]:
-    """All processes below the supervisor of that pid, or its children only."""
+def below(pid: int) -> list[Seen]:
+    """All processes below the supervisor of that pid."""
     found = []
-    for process in psutil.Process(pid).children(recursive=recursive):
+    for process in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one of these, too
             command = " ".join(process.cmdline())
             found.append(Seen(process, process.name(), command, process.create_time()))
