@@ -59,6 +59,7 @@ def at(number: int) -> str:
     return f"{number} {number} {number} True False True False"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(3000 if WHOLE else 400)
 def test_more_checkpoints_than_layers(start: START, place: Path, docker: Any) -> None:

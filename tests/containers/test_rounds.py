@@ -89,6 +89,7 @@ def test_many_rounds(start: START, place: Path, docker: Any) -> None:
     print("seconds of each restore:", *(f"{took:.2f}" for took in seconds))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_rounds_of_pickles(start: START, place: Path, docker: Any) -> None:
     """Without images of the process the thread is not brought back, and that is said."""

@@ -86,6 +86,7 @@ def test_children_come_back_in_the_same_kernel_and_after_kill_of_everything(
     assert notebook.run(STEP).out == first
 
 
+@pytest.mark.exhaustive
 def test_automatic_checkpoints_and_what_was_printed(
     start_notebook: Callable[..., Any], document: dict[str, Any]
 ) -> None:
@@ -145,6 +146,7 @@ STOPPED = (
 )
 
 
+@pytest.mark.exhaustive
 def test_a_coordinator_is_killed_and_the_image_before_is_damaged(
     start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -223,6 +225,7 @@ def test_a_damaged_image_gives_way_to_the_variables(
     assert notebook.run("mine, next(half)").result == "(2, 2)"
 
 
+@pytest.mark.exhaustive
 def test_files_that_dmtcp_copies_and_what_it_does_not_hold(
     start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -270,6 +273,7 @@ def _not_held(notebook: Any, checkpoint: str) -> list[str]:
     return [f"{note['kind']} {note['subject']}" for note in process["not_captured"]]
 
 
+@pytest.mark.exhaustive
 def test_polars_where_the_server_has_imported_polars(
     start_notebook: Callable[..., Any], document: dict[str, Any]
 ) -> None:
@@ -283,6 +287,7 @@ def test_polars_where_the_server_has_imported_polars(
     assert notebook.run("pl.Series([1, 2]).sum()").result == "3"
 
 
+@pytest.mark.exhaustive
 def test_what_dmtcp_does_to_the_environment(
     start_notebook: Callable[..., Any], document: dict[str, Any]
 ) -> None:

@@ -58,7 +58,9 @@ def check_all_checkpoints(session: Any, known: dict[int, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize(
+    "who", ["user", pytest.param("root", marks=[pytest.mark.root, pytest.mark.exhaustive])]
+)
 def test_a_capture_killed_at_every_place(session, ability, who):
     is_root = who == "root"
     ability("root", os.geteuid() == 0 or not is_root)
@@ -83,6 +85,7 @@ def test_a_capture_killed_at_every_place(session, ability, who):
         check_all_checkpoints(session, known)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("who", WHO)
@@ -120,6 +123,7 @@ def test_a_restore_killed_in_the_supervisor(session, place):
     check_all_checkpoints(session, {first: "a", second: "b"})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("who", ["supervisor", "init"])
 def test_killed_at_any_time(session, who):
     rng = random.Random(who)
@@ -172,6 +176,7 @@ def time_of_a_restore(session: Any) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("who", ["supervisor", "init"])
@@ -197,6 +202,7 @@ def test_a_restore_killed_at_any_time(session, who):
         check_all_checkpoints(session, known)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_executor_killed_at_any_time_of_a_restore(session):

@@ -30,7 +30,13 @@ def started_by(program, work, tmp_path, home):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["papermill", "nbclient", "nbconvert"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "nbclient",
+        *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("papermill", "nbconvert")),
+    ],
+)
 def test_04_lives_longer_than_its_parent_poller(start_notebook, home, tmp_path, how):
     """In ways to start it other than a server; start_notebook sets the directories up."""
     work = tmp_path / "work"
@@ -57,6 +63,7 @@ def test_04_lives_longer_than_its_parent_poller(start_notebook, home, tmp_path, 
     assert made.cells[0].outputs[0].text == "alive\n"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_04_lives_longer_than_its_parent_poller_in_jupyter_run(start_notebook, home, tmp_path):
     """It gives each file ten seconds of its own, so there are several."""

@@ -240,6 +240,7 @@ def test_a_push_is_killed_in_the_middle(
     mine("check")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_it_is_busy_now_and_then(
@@ -266,6 +267,7 @@ def test_it_is_busy_now_and_then(
     mine("check")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

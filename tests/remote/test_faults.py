@@ -87,6 +87,7 @@ def test_a_push_is_killed(
     assert killed[0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_pull_is_killed(
     world: World, directory: Remote, first: Command, mine: Command, other: Path
