@@ -7,11 +7,10 @@
 #include <sys/resource.h>
 
 #include "copies.h"
+#include "pagemap.h"
 #include "procmap.h"
 
 #define UNIT ((uintptr_t)2 << 20)
-#define PRESENT (1ull << 63)
-#define EXCLUSIVE (1ull << 56)
 #define STEP_UNITS 8 /* 16 MiB between two looks at the socket */
 #define HELPER_STACK 16384
 

@@ -8,6 +8,7 @@
  *
  * Which pages are small is asked by PAGEMAP_SCAN (Linux 6.7), which are shared is read from pagemap
  * (bit 56, Documentation/admin-guide/mm/pagemap.rst). */
+#include "pagemap.h"
 #include "procmap.h"
 #include "sys.h"
 #include "timetravel.h"
@@ -18,38 +19,16 @@
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
-#define PAGEMAP_SCAN 0xc0606610u /* linux/fs.h; our headers may be older */
-#define SCAN_PRESENT (1ull << 3)
-#define SCAN_HUGE (1ull << 6)
-#define PRESENT (1ull << 63)
-#define SWAPPED (1ull << 62)
-#define OF_FILE (1ull << 61)
-#define EXCLUSIVE (1ull << 56)
 #define UNIT ((uintptr_t)2 << 20)
 #define SMALL ((uintptr_t)4096) /* 512 of them are a unit; with other sizes nothing is done */
 #define WINDOW (32 * UNIT)      /* that are looked at in one call: 16,384 small pages */
 #define REFUSALS_MOST 16
-
-struct scan { /* struct pm_scan_arg */
-  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any_of,
-      returned;
-};
-struct region { /* struct page_region */
-  uint64_t start, end, categories;
-};
 
 struct work {
   int pagemap, watched, refusals;
   uint64_t until_ns;
   uint32_t *made;
 };
-
-/* The first run of small pages from start on; 1, 0 where there is none, or -errno. */
-static long find_small(const struct work *w, uintptr_t start, uintptr_t end, struct region *found) {
-  struct scan scan = {sizeof scan, 0, start, end, 0, (uintptr_t)found, 1, 0, SCAN_HUGE,
-                      SCAN_PRESENT | SCAN_HUGE, 0, SCAN_PRESENT};
-  return SC(SYS_ioctl, w->pagemap, PAGEMAP_SCAN, &scan);
-}
 
 static int is_whole_and_ours(const struct work *w, uintptr_t at) {
   uint64_t entries[UNIT / SMALL];
@@ -73,9 +52,9 @@ static uintptr_t up(uintptr_t at) { return (at + UNIT - 1) & ~(UNIT - 1); }
 static int regain_in(struct work *w, uintptr_t end, uint64_t *at) {
   while (*at + UNIT <= end) {
     uintptr_t window = end - *at > WINDOW ? *at + WINDOW : end;
-    struct region small;
+    struct tt_part small;
     if (is_wanted_elsewhere(w)) return 1;
-    long r = find_small(w, *at, window, &small);
+    long r = tt_scan(w->pagemap, *at, window, TT_PAGE_PRESENT, TT_PAGE_HUGE, 0, &small);
     if (r < 0) return (int)r;
     if (!r) {
       *at = window;

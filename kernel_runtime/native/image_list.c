@@ -124,22 +124,6 @@ int tt_image_specials(struct tt_image_special specials[TT_IMAGE_SPECIALS]) {
   return error;
 }
 
-/* --- pages --------------------------------------------------------------------------------------- */
-
-#define PAGEMAP_SCAN 0xc0606610u /* linux/fs.h; our headers may be older */
-
-struct scan {
-  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any_of,
-      returned;
-};
-
-long tt_scan(const struct tt_work *w, uint64_t at, uint64_t end, uint64_t any_of,
-             struct tt_part *found) {
-  struct scan scan = {sizeof scan, 0, at, end, 0, (uintptr_t)found, 1, 0, 0, 0, any_of,
-                      TT_PAGE_PRESENT | TT_PAGE_SWAPPED};
-  return SC(SYS_ioctl, w->pagemap, PAGEMAP_SCAN, &scan);
-}
-
 /* --- files ------------------------------------------------------------------------------------ */
 
 /* The file that is mapped, where it is still to be had by its path: then 1. Device numbers are not

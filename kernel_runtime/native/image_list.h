@@ -46,17 +46,6 @@ int tt_work_start(struct tt_work *work);
 /* Give the room back; also after an error. */
 void tt_work_end(struct tt_work *work);
 
-/* Finds the next part of [at, end) that has pages of one of these kinds, without looking at every page
- * of a large mapping (PAGEMAP_SCAN, Linux 6.7). How many parts were found, 1 or 0, or -errno. */
-#define TT_PAGE_PRESENT 8
-#define TT_PAGE_SWAPPED 16
-#define TT_PAGE_GUARD 256 /* Linux 6.15 */
-struct tt_part {
-  uint64_t start, end, categories;
-};
-long tt_scan(const struct tt_work *work, uint64_t at, uint64_t end, uint64_t any_of,
-             struct tt_part *found);
-
 /* Whether a mapping is the kernel's own, such as [vdso]. */
 int tt_is_special(const struct tt_mapping *mapping);
 

@@ -14,13 +14,10 @@
  * page stays anonymous, so that a block is never one mapping: mremap(2) would let it grow into what
  * follows in the file; of several mappings it refuses, and realloc copies. */
 #include "image_list.h"
+#include "pagemap.h"
 
 #include <sys/uio.h>
 
-#define PRESENT (1ull << 63)
-#define SWAPPED (1ull << 62)
-#define OF_FILE (1ull << 61)
-#define GUARD (1ull << 58) /* Linux 6.15 */
 #define LARGE_BLOCK ((uint64_t)1 << 20)
 #define IS_MMAPPED 2
 #define BLOCK_FLAGS 7
@@ -236,8 +233,8 @@ static void put_populated(struct tt_work *w, struct tt_image_out *out, const str
 static struct tt_part find_populated(const struct tt_work *w, uint64_t at, uint64_t end) {
   struct tt_part part = {at, end, 0};
   uint64_t wanted = TT_PAGE_PRESENT | TT_PAGE_SWAPPED;
-  long n = tt_scan(w, at, end, wanted | TT_PAGE_GUARD, &part);
-  if (n == -EINVAL) n = tt_scan(w, at, end, wanted, &part); /* a kernel without guards */
+  long n = tt_scan(w->pagemap, at, end, 0, 0, wanted | TT_PAGE_GUARD, &part);
+  if (n == -EINVAL) n = tt_scan(w->pagemap, at, end, 0, 0, wanted, &part); /* a kernel without guards */
   if (n == 0) part.start = part.end = end;
   if (n < 0) {
     part.start = at;

@@ -4,6 +4,7 @@
 #include <linux/un.h>
 
 #include "image_list.h"
+#include "pagemap.h"
 #include "process.h"
 
 #if TT_THREADS
@@ -126,7 +127,7 @@ static int note_advice(void) {
     if (m->line.shared || tt_is_special(m)) continue;
     if (m->advice & TT_ADVICE_WIPEONFORK) error = note_lost(m->line.start, m->line.end, WIPE_ON_FORK);
     for (uint64_t at = m->line.start;
-         !error && tt_scan(&w, at, m->line.end, TT_PAGE_GUARD, &part) == 1; at = part.end) {
+         !error && tt_scan(w.pagemap, at, m->line.end, 0, 0, TT_PAGE_GUARD, &part) == 1; at = part.end) {
       error = note_lost(part.start, part.end, GUARD_INSTALL);
       if (!error) error = (int)SC(SYS_madvise, part.start, part.end - part.start, GUARD_REMOVE);
     }

@@ -10,6 +10,7 @@
  * has unmapped a page meanwhile. On older kernels nothing is touched.
  *
  * Both are called in the live process by its first thread, with the others running. */
+#include "pagemap.h"
 #include "procmap.h"
 #include "state.h"
 #include "timetravel.h"
@@ -21,10 +22,6 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-#define PRESENT (1ull << 63)
-#define SWAPPED (1ull << 62)
-#define OF_FILE (1ull << 61)
-#define EXCLUSIVE (1ull << 56)
 #define ENTRIES 2048
 #define LOOK_EVERY 256 /* pages between two looks at the descriptor */
 

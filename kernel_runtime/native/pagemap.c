@@ -1,0 +1,16 @@
+/* pagemap.c: see pagemap.h. */
+#include "pagemap.h"
+
+#define PAGEMAP_SCAN 0xc0606610u /* linux/fs.h; our headers may be older */
+
+struct scan { /* struct pm_scan_arg */
+  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any_of,
+      returned;
+};
+
+long tt_scan(int pagemap, uint64_t at, uint64_t end, uint64_t all_of, uint64_t none_of,
+             uint64_t any_of, struct tt_part *found) {
+  struct scan scan = {sizeof scan, 0, at, end, 0, (uintptr_t)found, 1, 0, none_of,
+                      all_of | none_of, any_of, TT_PAGE_PRESENT | TT_PAGE_SWAPPED};
+  return SC(SYS_ioctl, pagemap, PAGEMAP_SCAN, &scan);
+}
