@@ -190,7 +190,8 @@ class ExecutorKernel(IPythonKernel):
         if not task.cancelled() and task.exception() is not None:
             # it flushes the user's streams once more before its idle; a closed one raises
             self.cells_context.run(self._publish_status, "idle", "shell")
-        self.timetravel.request_done()  # nobody waits for this: the reply is out
+        # nobody waits for this: the reply is out
+        self.timetravel.request_done(is_last=not self._tasks)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """The supervisor holds the queue and aborts it."""

@@ -100,10 +100,16 @@ class TimeTravel:
         if self._huge_pages is not None:
             self._huge_pages.stop()
 
-    def request_done(self) -> None:
+    def request_done(self, is_last: bool) -> None:
         """The reply is out. What a freeze will ask for is looked up while the supervisor reads it,
-        if one came after the request before."""
+        if one came after the request before.
+
+        is_last: whether no other request has come meanwhile, which would change what is looked up:
+        the next cell, or a comm message within one that awaits something.
+        """
         self.effects.flush()
+        if not is_last:
+            return
         if self._freeze_follows:
             self._ahead = self._summary()
             self._ahead_until = time.monotonic() + _AHEAD_S

@@ -153,6 +153,7 @@ class Commands:
         answer: dict[str, Any] = {"id": report["id"]}
         command, args = report["command"], report["args"]
         request = self._session.router.in_flight
+        executor.magics += 1
         try:
             check_types(args)
             if command == "restore" and not args.get("dry_run"):
@@ -186,6 +187,8 @@ class Commands:
         except Exception as error:
             self._session.log.exception("magic %s", command)
             answer.update(error="TimeTravelError", text=f"{type(error).__name__}: {error}")
+        finally:
+            executor.magics -= 1
         if executor.alive:
             executor.link.command("answer", **answer)
 

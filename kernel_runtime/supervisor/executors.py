@@ -88,6 +88,8 @@ class Executor:
         self.exit_asked = False
         self.requests = 0
         """How many cells were handed to it."""
+        self.magics = 0
+        """How many of its magics wait for their answer; meanwhile it obeys commands."""
         self._listener = listener
         self._options = freeze_options
         self._ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()

@@ -404,9 +404,11 @@ class Session:
         return datetime.now(timezone.utc)
 
     async def present_variables(self) -> dict[str, Any]:
-        """Return the summary of the namespace now, or at the head where a cell runs."""
-        if self.executor is not None and self.executor.alive and self.router.idle:
+        """Return the summary of the namespace now, or at the head where a cell runs and waits for
+        no magic."""
+        executor = self.executor
+        if executor is not None and executor.alive and (self.router.idle or executor.magics):
             with contextlib.suppress(ConnectionError):
-                return await self.executor.variables()
+                return await executor.variables()
         head = self.timeline.head
         return json.loads(json.dumps(dict(head.variables))) if head else {}
