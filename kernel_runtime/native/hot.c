@@ -80,33 +80,34 @@ struct unsharing {
   int pagemap;
 };
 
-static void touch(struct unsharing *u, uintptr_t start, uintptr_t end) {
+/* Returns where it ended: before end, where the budget is spent. */
+static uintptr_t touch(struct unsharing *u, uintptr_t start, uintptr_t end) {
   uint64_t entries[512];
-  for (uintptr_t at = start; at < end && u->done < u->budget;) {
+  uintptr_t at = start;
+  while (at < end && u->done < u->budget) {
     size_t pages = (end - at) / tt_page;
     if (pages > 512) pages = 512;
     long n = SC(SYS_pread64, u->pagemap, entries, pages * 8, at / tt_page * 8);
-    if (n <= 0) return;
-    for (size_t i = 0; i < pages && u->done < u->budget; i++)
+    if (n <= 0) return end;
+    for (size_t i = 0; i < pages && u->done < u->budget; i++, at += tt_page)
       if (entries[i] & PRESENT && !(entries[i] & EXCLUSIVE)) {
-        __atomic_fetch_or((char *)(at + i * tt_page), 0, __ATOMIC_RELAXED);
+        __atomic_fetch_or((char *)at, 0, __ATOMIC_RELAXED);
         u->done += tt_page;
       }
-    at += pages * tt_page;
   }
+  return at;
 }
 
 static void unshare_units(void *arg) {
   struct unsharing *u = arg;
   SC(SYS_setpriority, PRIO_PROCESS, 0, TT_BACKGROUND_NICE);
-  for (struct tt_hot *h = u->state->hot; h && u->done < u->budget; h = h->next)
-    for (uintptr_t at = h->start; at < h->end && u->done < u->budget;) {
-      uintptr_t next = h->end - at > STEP_UNITS * UNIT ? at + STEP_UNITS * UNIT : h->end;
-      if (__atomic_load_n(&u->stop, __ATOMIC_ACQUIRE)) goto out;
-      touch(u, at, next);
-      at = next;
-    }
-out:
+  struct tt_hot *h;
+  while ((h = u->state->hot) && u->done < u->budget && !__atomic_load_n(&u->stop, __ATOMIC_ACQUIRE)) {
+    uintptr_t next = h->end - h->start > STEP_UNITS * UNIT ? h->start + STEP_UNITS * UNIT : h->end;
+    /* Done once: what a copy of this process has shared since, the live one does not see. */
+    h->start = touch(u, h->start, next);
+    if (h->start == h->end) u->state->hot = h->next;
+  }
   for (;;) SC(SYS_exit, 0);
 }
 

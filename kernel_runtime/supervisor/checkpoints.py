@@ -228,7 +228,7 @@ class Checkpointer:
         session.carrying.took(checkpoint)
         session.durability.after_checkpoint(checkpoint)
         if not move:
-            session.memory.after_checkpoint()
+            session.memory.see_to_it()
         held = layers if layers is not None and layers.state == "ready" else None
         pause_ms = frozen.pause_ms if frozen else 0.0
         if tree is not None:

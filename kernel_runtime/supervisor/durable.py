@@ -27,17 +27,12 @@ from kernel_runtime.store.namespaces import NamespaceStore
 from kernel_runtime.supervisor.carrying import NOT_LOADED
 from kernel_runtime.supervisor.images import images_of
 from kernel_runtime.supervisor.scratch import Scratch
+from kernel_runtime.supervisor.writing_order import KIND, WritingOrder, is_written
 from kernel_runtime.timeline.model import Capture, Checkpoint, Note
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.executors import Executor
     from kernel_runtime.supervisor.session import Session
-
-_QUIET_S: Final = 0.5
-"""Seconds without a cell that policy ``idle`` waits for."""
-
-_LOOK_S: Final = 0.1
-"""Seconds between two looks whether cells have paused."""
 
 _SOON_S: Final = 0.02
 _TRIES: Final = 3
@@ -46,17 +41,6 @@ _TRIES: Final = 3
 _BLAMED_MOST: Final = 16
 """Variables that may each end the process that pickles them, until none of them is written."""
 
-_EMPTY: Final = ("start", "restart")
-"""Reasons of checkpoints of a fresh process, which holds nothing."""
-
-KIND: Final = "namespace"
-
-
-def is_written(checkpoint: Checkpoint) -> bool:
-    """Whether its variables are on the disk."""
-    capture = checkpoint.capture(KIND)
-    return capture is not None and capture.state == "ready"
-
 
 class Durability:
     """Makes and loads the namespace captures of one session."""
@@ -64,15 +48,10 @@ class Durability:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="durable")
-        self._asked: list[str] = []
+        self._order = WritingOrder(session)
         self._reading: list[str] = []
-        self._newest: str | None = None
-        self._present: str | None = None
-        self._last = 0.0
         self._task: asyncio.Task[None] | None = None
         self._waiting: dict[str, asyncio.Future[Capture]] = {}
-        self._stopping = False
-        self._hurry = asyncio.Event()
         self._engine: DillEngine | None = None
         self.scratch = Scratch(session)
         self.copies: set[int] = set()
@@ -98,106 +77,45 @@ class Durability:
     # Which, and when
 
     def after_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint was made, labelled or pinned: note whether it is to be written."""
-        capture = checkpoint.capture(KIND)
-        if self._stopping or self._session.persistence.directory is None:
-            return
-        if not self._can_read(checkpoint.id):
-            return
-        if capture is not None and capture.state == "ready":
-            return
-        if checkpoint.is_kept and checkpoint.reason != "safety":
-            self._ask(checkpoint.id, capture)
-        elif self._writes_by_itself and checkpoint.reason == "part":
-            self._present = checkpoint.id  # beside the safety checkpoint, the newest one
-        elif self._writes_by_itself and checkpoint.reason not in _EMPTY:
-            self._newest = checkpoint.id
-            if checkpoint.reason != "safety":
-                self._present = None
+        """A checkpoint was made, labelled or pinned: it may have to be written."""
+        self._order.add(checkpoint)
         self._go_on()
 
     def after_going_back(self) -> None:
-        """An older checkpoint is the present now: it is what the next kernel would go on from.
+        """An older checkpoint is the present now: it may have to be written."""
+        self._order.add_present()
+        self._go_on()
 
-        It may have been skipped when it was made, as others came after it.
-        """
-        head = self._session.timeline.head
-        if self._stopping or self._session.persistence.directory is None or head is None:
-            return
-        if self._writes_by_itself and head.reason not in _EMPTY and not is_written(head):
-            self._present = head.id
-            self._go_on()
-
-    def _ask(self, id: str, capture: Capture | None) -> None:
-        """Have one written; what is being written now is not begun again: ready stays ready."""
-        if id not in self._asked and (capture is None or capture.state != "pending"):
-            self._asked.append(id)
-
-    def _can_read(self, id: str) -> bool:
-        frozen = self._session.frozen.get(id)
-        return frozen is not None and self._session.engine.can_read(frozen)
+    def before_it_goes(self, id: str) -> None:
+        """Have one written whose process will have to make room, if no cell runs meanwhile."""
+        self._order.add_before_it_goes(id)
+        self._go_on()
 
     @property
     def due(self) -> frozenset[str]:
         """What is written now, and what somebody has asked for: their processes are needed."""
-        return frozenset(self._asked) | ({self._at_work} if self._at_work else frozenset())
+        return frozenset(self._order.asked) | ({self._at_work} if self._at_work else frozenset())
 
     def reads(self, id: str) -> bool:
         """Whether a checkpoint's process is being read, or will be because somebody asked."""
-        return id in self._asked or id in self._reading
-
-    @property
-    def _writes_by_itself(self) -> bool:
-        # the timeline of a kernel without a notebook ends with it: nobody could find it again
-        session = self._session
-        return session.config.durability != "manual" and session.persistence.has_document
+        return id in self._order.asked or id in self._reading
 
     def _go_on(self) -> None:
-        self._hurry.set()
-        if self._task is None or self._task.done():
+        if not self._order.is_empty and (self._task is None or self._task.done()):
             self._task = self._session.background(self._rounds())
 
     async def _rounds(self) -> None:
-        while not self._stopping and (id := await self._next()) is not None:
+        while not self._order.closed and (id := await self._order.next()) is not None:
             self._at_work = id
             try:
                 await self._write(id)
-                if self._session.images.wanted() and not self._stopping:
+                if self._session.images.wanted() and not self._order.closed:
                     await self._session.images.write(id)
             finally:
                 self._at_work = None
-
-    async def _next(self) -> str | None:
-        """Wait until one is due; return its id, or None if there is none."""
-        config = self._session.config
-        while not self._stopping:
-            self._hurry.clear()
-            if self._asked:
-                return self._asked.pop()  # the newest: it is what a resume would take
-            if self._newest is None and self._present is None:
-                return None
-            due = self._last + config.durability_interval - time.monotonic()
-            if due <= 0 and (config.durability == "every" or await self._is_quiet()):
-                id = self._present or self._newest
-                if self._present is not None:
-                    self._present = None
-                else:
-                    self._newest = None
-                # under DMTCP the next checkpoint may have begun; or somebody has asked for it since
-                if id and self._can_read(id) and not is_written(self._session.timeline[id]):
-                    return id
-                continue
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), max(due, _LOOK_S))
-        return None
-
-    async def _is_quiet(self) -> bool:
-        end = time.monotonic() + _QUIET_S
-        while time.monotonic() < end:
-            if not self._session.router.idle:
-                return False
-            await asyncio.sleep(0.05)
-        return True
+            head = self._session.timeline.head
+            if head is None or head.id != id:
+                self._session.memory.see_to_it()  # it may make room now
 
     async def now(self, checkpoint: Checkpoint) -> Capture:
         """The namespace capture of a checkpoint, made first if need be.
@@ -208,7 +126,7 @@ class Durability:
         if capture is not None and capture.state == "ready":
             return capture
         frozen = self._session.frozen.get(checkpoint.id)
-        if frozen is not None and not self._can_read(checkpoint.id):
+        if frozen is not None and not self._order.can_read(checkpoint.id):
             raise RestoreRefused(
                 f"The variables of #{checkpoint.number} were not written apart from its processes: "
                 f"the engine {self._session.engine.name} keeps those as a whole. Restore it. "
@@ -223,7 +141,7 @@ class Durability:
         if future is None:
             future = asyncio.get_running_loop().create_future()
             self._waiting[checkpoint.id] = future
-            self._ask(checkpoint.id, capture)
+            self._order.ask(checkpoint)
             self._go_on()
         capture = await asyncio.shield(future)
         if capture.state != "ready":
@@ -243,9 +161,9 @@ class Durability:
         await session.trees.settled(id)
         found = session.timeline[id]
         lacks_image = session.images.wanted() and not images_of(found)
-        if self._can_read(id) and (lacks_image or not is_written(found)):
+        if self._order.can_read(id) and (lacks_image or not is_written(found)):
             if id != self._at_work:
-                self._ask(id, None)
+                self._order.ask(found)
                 self._go_on()
             await self.asked_are_written()
         found = session.timeline[id]
@@ -259,14 +177,13 @@ class Durability:
 
     async def asked_are_written(self) -> None:
         """Wait until nothing is being written that somebody has asked for."""
-        while (self._asked or self._at_work is not None) and not self._stopping:
+        while (self._order.asked or self._at_work is not None) and not self._order.closed:
             await asyncio.sleep(_SOON_S)
 
     # Writing
 
     async def _write(self, id: str) -> None:
         """Make one capture. Never raises: what failed is noted on the checkpoint."""
-        self._last = time.monotonic()
         self._session.captures.put(id, Capture(KIND, NAME, "pending"))
         capture = Capture(KIND, NAME, "failed", error="the kernel ended before it was ready")
         try:
@@ -305,7 +222,7 @@ class Durability:
                         left_out.update(dict.fromkeys(ended_at, error.reason))
                         left = _TRIES
                     ended_at = error.names
-                if id not in session.frozen or self._stopping or left <= 0:
+                if id not in session.frozen or self._order.closed or left <= 0:
                     return Capture(KIND, NAME, "failed", error=str(error))
 
     async def _capture(self, id: str, left_out: Mapping[str, str]) -> Capture:
@@ -437,11 +354,10 @@ class Durability:
         """Finish what is being written, and the head, if that does not take long."""
         task = self._task
         if task is not None and not task.done() and self._session.persistence.has_document:
-            self._last = 0.0
-            self._hurry.set()
+            self._order.end_soon()
             with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError):
                 await asyncio.wait_for(asyncio.shield(task), self._session.config.durability_at_end)
-        self._stopping = True
+        self._order.closed = True
         if task is not None and not task.done():
             task.cancel()
         self._worker.shutdown(wait=False, cancel_futures=True)

@@ -11,11 +11,13 @@ import asyncio
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.base import Frozen
 from kernel_runtime.supervisor.limits import memory_limit, process_limit
-from kernel_runtime.timeline.retention import plan_evictions
+from kernel_runtime.timeline.model import Checkpoint
+from kernel_runtime.timeline.retention import plan_evictions, plan_room
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -30,6 +32,9 @@ _AT_LATEST_S = 2.0
 """Seconds after which it is done all the same when cells come without a pause."""
 
 _CORES_TO_SPARE = 3
+
+_MUCH = 32 << 20
+"""Bytes of likely rewrites that the writing to the disk waits for: some 20 ms of the next cell."""
 
 _RESERVE = 0.1
 """Part of the memory that un-sharing leaves free, whatever the budget says."""
@@ -61,7 +66,7 @@ class MemoryKeeper:
         held = sum(f.proportional_bytes for f in self._session.frozen.values())
         return max(0, held - self._shared_with_live)
 
-    def after_checkpoint(self) -> None:
+    def see_to_it(self) -> None:
         """See to a round of upkeep, off everyone's path; one at a time."""
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._rounds())
@@ -74,6 +79,12 @@ class MemoryKeeper:
             frozen, self._unsharing = self._unsharing, None
             # any request ends the un-sharing
             self._session.background(self._session.engine.ping(frozen))
+
+    def preparing_much(self) -> asyncio.Task[None] | None:
+        """The upkeep that is under way, if the frozen process is to make much memory its own."""
+        head = self._session.timeline.head
+        frozen = self._session.frozen.get(head.id) if head else None
+        return self._task if frozen is not None and frozen.hot_bytes >= _MUCH else None
 
     async def stop(self) -> None:
         """End the round that runs."""
@@ -142,43 +153,80 @@ class MemoryKeeper:
 
     async def evict(self) -> None:
         """Bring what is held back within the budget."""
-        session = self._session
-        timeline = session.timeline
-        held = [
+        plan = plan_evictions(
+            self._held(),
+            budget_bytes=self.budget + self._shared_with_live,
+            max_processes=min(self._session.config.max_processes, self._most_processes),
+            **self._protected(),
+        )
+        await self._end(plan.evict)
+
+    def _held(self) -> list[tuple[Checkpoint, int]]:
+        timeline = self._session.timeline
+        return [
             (timeline[id], frozen.proportional_bytes)
-            for id, frozen in session.frozen.items()
+            for id, frozen in self._session.frozen.items()
             if id in timeline
         ]
-        plan = plan_evictions(
-            held,
-            budget_bytes=self.budget + self._shared_with_live,
-            max_processes=min(session.config.max_processes, self._most_processes),
-            head=timeline.head.id if timeline.head else None,
-            last_safety=timeline.last_safety.id if timeline.last_safety else None,
-            due=session.durability.due,
-        )
-        for id in plan.evict:
-            await session.captures.evict(id, f"memory budget of {self.budget >> 20} MiB")
+
+    def _protected(self) -> dict[str, Any]:
+        timeline = self._session.timeline
+        return {
+            "head": timeline.head.id if timeline.head else None,
+            "last_safety": timeline.last_safety.id if timeline.last_safety else None,
+            "due": self._session.durability.due,
+        }
+
+    async def _end(self, ids: Iterable[str]) -> None:
+        for id in ids:
+            await self._session.captures.evict(id, f"memory budget of {self.budget >> 20} MiB")
 
     async def _prepare(self) -> None:
         """Spend idle time so that the next cell or the next restore is fast."""
         session = self._session
         head = session.timeline.head
         frozen = session.frozen.get(head.id) if head else None
-        room = min(self.budget - self.frozen_bytes, _available() - int(self.total * _RESERVE))
         if frozen is None or (os.cpu_count() or 1) < 2:
             return
         with contextlib.suppress(OSError):
-            if session.config.unshare and 0 < frozen.hot_bytes <= room:
+            room = await self._room_for(frozen.hot_bytes) if session.config.unshare else 0
+            if 0 < frozen.hot_bytes <= room:
                 self._unsharing = frozen
+                made_own = 0
                 try:
-                    made_own = await session.engine.unshare(frozen, room)
+                    # a request to the frozen process ends it: it goes on behind that
+                    while session.router.idle and (
+                        more := await session.engine.unshare(frozen, room - made_own)
+                    ):
+                        made_own += more
                 finally:
                     self._unsharing = None
                 if made_own and session.router.idle and session.executor is not None:
                     session.executor.regain_huge_pages()
         if session.config.twins:
             await self._prepare_twins()
+
+    async def _room_for(self, size: int) -> int:
+        """Make room for un-sharing; return the bytes that it may take.
+
+        The oldest checkpoints that the disk holds too go: the next cell's writes would take their
+        place anyway. Where that is not enough the oldest that the disk does not hold is written, if
+        no cell runs meanwhile, and a round follows.
+        """
+        shortage = size - self._room()
+        if shortage > 0:
+            held = self._held()
+            total = sum(bytes for _, bytes in held)
+            plan = plan_room(held, budget_bytes=total - shortage, **self._protected())
+            await self._end(plan.evict)
+            if plan.evict:
+                await self.measure()
+            elif plan.write_first is not None:
+                self._session.durability.before_it_goes(plan.write_first)
+        return self._room()
+
+    def _room(self) -> int:
+        return min(self.budget - self.frozen_bytes, _available() - int(self.total * _RESERVE))
 
     async def _prepare_twins(self) -> None:
         """The likeliest targets: the head's parent (take the last cell back), then the head."""

@@ -337,7 +337,7 @@ class NextContainer:
             executor=executor,
         )
         session.events.publish("restore_finished", **result)
-        session.memory.after_checkpoint()
+        session.memory.see_to_it()
         session.durability.after_going_back()
         return result
 

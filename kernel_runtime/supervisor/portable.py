@@ -21,9 +21,10 @@ from kernel_runtime.errors import (
     RestoreRefused,
     UnknownCheckpoint,
 )
-from kernel_runtime.supervisor.durable import KIND, is_written, lost_lines
+from kernel_runtime.supervisor.durable import lost_lines
 from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restore_request import RestoreRequest
+from kernel_runtime.supervisor.writing_order import KIND, is_written
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.report import title
 from kernel_runtime.timeline.text import plural

@@ -119,7 +119,7 @@ class Restorer(Reviver):
                 )
                 raise
             session.events.publish("restore_finished", **result)
-            session.memory.after_checkpoint()
+            session.memory.see_to_it()
             session.durability.after_going_back()
             return result
 

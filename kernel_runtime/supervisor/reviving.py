@@ -14,10 +14,11 @@ from kernel_runtime.engines.loaded import behind_s
 from kernel_runtime.errors import RestoreFailed, RestoreRefused, SandboxError
 from kernel_runtime.supervisor.alternatives import way_to_another
 from kernel_runtime.supervisor.checkpoints import Taken
-from kernel_runtime.supervisor.durable import KIND, lost_lines
+from kernel_runtime.supervisor.durable import lost_lines
 from kernel_runtime.supervisor.executors import Executor
 from kernel_runtime.supervisor.planning import Plan, Planner
 from kernel_runtime.supervisor.tree_captures import tree_of
+from kernel_runtime.supervisor.writing_order import KIND
 from kernel_runtime.timeline.model import Capture, Checkpoint
 
 _BLOB: Final = re.compile(r"Blob [0-9a-f]+ (?:is damaged|cannot be read)")

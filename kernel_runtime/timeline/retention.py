@@ -78,6 +78,52 @@ def plan_evictions(
 
 
 @dataclass(frozen=True)
+class RoomPlan:
+    """``evict`` in order. Where that cannot be enough it is empty, and ``write_first`` would help:
+    the oldest that stays only because it has no durable capture."""
+
+    evict: tuple[str, ...]
+    write_first: str | None
+
+
+def plan_room(
+    frozen: Iterable[tuple[Checkpoint, int]],
+    *,
+    budget_bytes: int,
+    head: str | None = None,
+    last_safety: str | None = None,
+    due: Collection[str] = (),
+) -> RoomPlan:
+    """Choose frozen processes to end for memory that is not needed yet, but soon.
+
+    The arguments are those of `plan_evictions`. As it may turn out not to be needed, only automatic
+    ones with a durable capture of the session go, the oldest first, and only if that is enough.
+    """
+    held = list(frozen)
+    total = sum(size for _, size in held)
+    evict: list[str] = []
+    write_first = None
+    for checkpoint, size in sorted(held, key=lambda pair: pair[0].number):
+        if total <= budget_bytes:
+            break
+        if (
+            size == 0
+            or checkpoint.id in due
+            or checkpoint.is_kept
+            or _is_untouchable(checkpoint, head, last_safety)
+        ):
+            continue
+        if checkpoint.has_durable_session:
+            evict.append(checkpoint.id)
+            total -= size
+        elif write_first is None:
+            write_first = checkpoint.id
+    if total <= budget_bytes:
+        return RoomPlan(tuple(evict), None)
+    return RoomPlan((), write_first)
+
+
+@dataclass(frozen=True)
 class RetentionRules:
     """Which automatic checkpoints stay. One that any of the rules keeps, stays.
 

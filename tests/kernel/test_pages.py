@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
+from functools import partial
 from pathlib import Path
 
+from kernel_runtime.supervisor.limits import memory_limit
 from tests.session_processes import executor_of
 from tests.waiting import until
 
@@ -108,3 +110,34 @@ def test_huge_pages_that_cells_broke_up_come_back(notebook, ability):
     notebook.run("a += 1")
     assert huge_kib(notebook) >= 60 << 10, "the cell has broken them up again"
     assert notebook.run("print(a.min(), a.max())").out == "4 4"
+
+
+def is_written(notebook, number):
+    head = notebook.head()
+    namespaces = [c["state"] for c in head["captures"] if c["kind"] == "namespace"]
+    return head["number"] == number and namespaces == ["ready"]
+
+
+def test_the_oldest_checkpoints_make_room_for_the_next_rewrite(start_notebook, document, ability):
+    """What the next cell is likely to write is copied ahead, also where the memory is full."""
+    ability("two processors", (os.cpu_count() or 1) > 1)
+    fraction = (200 << 20) / memory_limit()
+    notebook = start_notebook(
+        f"--Supervisor.memory_fraction={fraction}", "--Supervisor.durability_interval=0", **document
+    )
+    cell = notebook.run(
+        "import numpy as np; a = np.zeros(48 << 20, np.uint8); print(a.ctypes.data)"
+    )
+    address = int(cell.out) + (1 << 20)  # numpy asks for huge pages from the second page on
+    for number in range(1, 9):  # the budget has room for three or four
+        until(partial(is_written, notebook, number))
+        time.sleep(LEISURE_S)
+        notebook.run("a += 1")
+        until(lambda: own_kib(notebook, address) >= 46 << 10, f"after #{number}")
+    states = [
+        next(c["state"] for c in record["captures"] if c["engine"] == "fork")
+        for record in notebook.command("list")["checkpoints"]
+    ]
+    assert "evicted" in states[:-1] and states[-1] == "ready", states
+    assert notebook.run("%restore 3\nprint('no')").status == "ok"
+    assert notebook.run("print(a.min(), a.max())").out == "2 2"

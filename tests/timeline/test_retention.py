@@ -14,6 +14,7 @@ from kernel_runtime.timeline.retention import (
     implausible,
     plan_evictions,
     plan_retention,
+    plan_room,
 )
 
 kinds = st.fixed_dictionaries(
@@ -77,6 +78,31 @@ def test_evictions(add, drawn, budget, most):
     # By number alone, nothing is skipped: what stays ranks behind all that went.
     if not any(size == 0 for size in sizes.values()) and plan.evict:
         assert all(rank(id) > rank(plan.evict[-1]) for id in left - untouchable)
+
+
+@given(drawn=st.lists(kinds, max_size=12), budget=st.integers(0, 500))
+def test_room_is_made_of_what_the_disk_holds_too(add, drawn, budget):
+    timeline, frozen = session(add, drawn)
+    state = timeline.state
+    plan = plan_room(frozen, budget_bytes=budget, head=state.head, last_safety=state.last_safety)
+    sizes = {checkpoint.id: size for checkpoint, size in frozen}
+    automatic = {
+        id
+        for id, size in sizes.items()
+        if size and not timeline[id].is_kept and id not in (state.head, state.last_safety)
+    }
+    written = {id for id in automatic if timeline[id].has_durable_session}
+    assert set(plan.evict) <= written
+    numbers = [timeline[id].number for id in plan.evict]
+    assert numbers == sorted(numbers)
+    left = sum(sizes.values()) - sum(sizes[id] for id in plan.evict)
+    if plan.evict:
+        assert left <= budget < left + sizes[plan.evict[-1]], "no more than needed, and enough"
+        assert plan.write_first is None
+    elif left > budget:
+        assert left - sum(sizes[id] for id in written) > budget, "it would have been enough"
+        unwritten = sorted(automatic - written, key=lambda id: timeline[id].number)
+        assert plan.write_first == (unwritten[0] if unwritten else None)
 
 
 rules_of = st.builds(
