@@ -100,7 +100,6 @@ class WritingOrder:
 
     def end_soon(self) -> None:
         """The kernel ends: what the policy wants is due now, the rest stays."""
-        self._last = 0.0
         self._spare = None
         self._ending.set()
         self._changed.set()
@@ -121,6 +120,8 @@ class WritingOrder:
             if self.is_empty:
                 return None
             wait_s = self._last + config.durability_interval - time.monotonic()
+            if self._ending.is_set():
+                wait_s = 0.0  # all of them, one after the other
             by_policy = self._newest is not None or self._present is not None
             is_quiet = False
             if self._spare is not None or config.durability != "every":
