@@ -13,6 +13,7 @@ import pytest
 from session_world import Session
 
 from kernel_runtime.engines.overlay.removal import remove_tree
+from tests.exhaustive import more
 
 MIB = 1 << 20
 
@@ -163,9 +164,14 @@ def test_a_layer_was_deleted_by_hand(session):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "3", '{"version": 1, "stacks": []}', '{"version": 1, "stacks": {"/x": [1]}}',
-     '{"version": 1, "uppers": {"/usr": "../../x"}}', '{"version": 99}'],
-)  # fmt: skip
+    [
+        "{",
+        '{"version": 1, "stacks": {"/x": [1]}}',
+        '{"version": 1, "uppers": {"/usr": "../../x"}}',
+        '{"version": 99}',
+        *more("", "[]", "3", '{"version": 1, "stacks": []}'),
+    ],
+)
 def test_a_damaged_state(session, text):
     number = session.put("one")
     session.notebook.manager.shutdown_kernel()

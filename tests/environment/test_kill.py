@@ -14,7 +14,7 @@ import psutil
 import pytest
 from session_world import put
 
-from tests.exhaustive import times
+from tests.exhaustive import more, times
 from tests.session_processes import executor_of, init_of
 
 CAPTURE_PLACES = [
@@ -109,7 +109,8 @@ def test_a_restore_killed_at_every_place(session, ability, who):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "place", ["before safety", "stopped", "environment restored", "files restored"]
+    "place",
+    ["stopped", "environment restored", *more("before safety", "files restored")],
 )
 def test_a_restore_killed_in_the_supervisor(session, place):
     """Environment and workspace are of one state: the one before until the files are replaced."""

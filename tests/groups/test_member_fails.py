@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.conftest import Notebook
+from tests.exhaustive import more
 from tests.groups.conftest import Done, ran
 from tests.waiting import PATIENCE
 
@@ -74,7 +75,7 @@ def take(beside: Callable[..., Any], *more: str, limit: float = LIMIT) -> Done:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay", [0.05, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("delay", [0.3, 1.0, *more(0.05, 3.0)])
 def test_a_member_that_is_killed(
     three: Any,
     on: Callable[..., Notebook],
@@ -138,7 +139,7 @@ def test_one_that_becomes_idle_is_waited_for(
     assert a.run("print(n)").out == "7"
 
 
-@pytest.mark.parametrize("who", ["supervisor", "everything inside"])
+@pytest.mark.parametrize("who", ["supervisor", *more("everything inside")])
 def test_a_member_that_is_stopped(
     three: Any, tt: Callable[..., Any], beside: Callable[..., Any], who: str
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.exhaustive import more
 from tests.kernel.durable_world import durable, image, kill
 
 TIMES = """
@@ -51,7 +52,7 @@ def test_05_a_pause_between_checkpoint_and_restore(
     assert notebook.run("1 + 1").result == "2"
 
 
-@pytest.mark.parametrize("images", [True, False])
+@pytest.mark.parametrize("images", [True, *more(False)])
 def test_05_after_a_reboot_the_clock_goes_on(
     start_notebook: Callable[..., Any],
     document: dict[str, Any],

@@ -10,6 +10,7 @@ import pytest
 
 from kernel_runtime.store.digests import digest_of
 from tests.exchange.conftest import call, end
+from tests.exhaustive import more
 
 NAMES = "abcdef"
 
@@ -30,7 +31,7 @@ def harmed(store: Path, harm: str) -> Path:
     return blob
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "delete", "close"])
+@pytest.mark.parametrize("harm", ["flip", "delete", *more("cut", "close")])
 def test_store_08_the_rest_comes_back_on_request(
     start_notebook: Callable[..., Any], document: dict[str, Any], tmp_path: Path, harm: str
 ) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.exhaustive import more
 from tests.kernel.durable_world import changed_package, damage, durable, image, kill
 from tests.session_processes import frozen_of
 from tests.states.suite import WAYS
@@ -210,8 +211,10 @@ def _script(path: Path, body: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-@pytest.mark.parametrize("on_disk", [True, False])
+@pytest.mark.parametrize(
+    "how, on_disk",
+    [("killed", True), ("killed", False), ("stopped", True), *more(("stopped", False))],
+)
 def test_a_frozen_process_that_cannot_be_woken(
     how: str,
     on_disk: bool,

@@ -17,6 +17,7 @@ from kernel_runtime.store.database import open_store
 from kernel_runtime.store.database_file import FILE_NAME
 from kernel_runtime.store.file_digests import KeptDigests, key_of
 from kernel_runtime.store.keys import Keys
+from tests.exhaustive import times
 from tests.kernel.durable_world import changed_package, durable, image, kill
 from tests.states.suite import WAYS
 from tests.waiting import until
@@ -66,7 +67,7 @@ def test_a_killed_session_goes_on_in_the_middle_of_everything(
     document: dict[str, Any],
     ability: Callable[[str, bool], None],
 ) -> None:
-    """Ten times in a row, and what came back is written again each time."""
+    """Several times in a row, and what came back is written again each time."""
     way = WAYS[engine]
     ability(way.missing(), not way.missing())
     arguments = ("--Supervisor.durability=manual", *way.arguments)
@@ -75,7 +76,7 @@ def test_a_killed_session_goes_on_in_the_middle_of_everything(
     notebook.run("%checkpoint")
     assert image(notebook, 2, engine)["state"] == "ready", image(notebook, 2, engine)
     kill(notebook)
-    for turn in range(10):
+    for turn in range(times(10, 5)):
         notebook = start_notebook(*arguments, **document)
         text = notebook.run("%timetravel resume").out
         assert text.startswith("restored #") and "a fresh one" not in text, text

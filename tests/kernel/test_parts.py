@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.exhaustive import more
 from tests.kernel.durable_world import durable, kill
 
 
 @pytest.mark.parametrize(
-    "how", ["%restore 1 --only process", "%restore 1 --vars x", "files", "bring x", "bring f"]
+    "how",
+    ["%restore 1 --only process", "files", "bring x", *more("%restore 1 --vars x", "bring f")],
 )
 def test_a_kernel_that_ends_right_after_it(
     how: str, start_notebook: Callable[..., Any], document: dict[str, Any]

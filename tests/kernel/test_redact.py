@@ -15,6 +15,7 @@ import pytest
 from jupyter_timetravel.redaction.needle import REDACTED, Needle
 from tests.conftest import ROOT
 from tests.exchange.conftest import call, end
+from tests.exhaustive import more
 from tests.kernel.durable_world import durable, image
 
 sys.path.insert(0, str(ROOT / "tests" / "store"))
@@ -226,7 +227,7 @@ def test_names_of_files_attributes_and_first_lines(
     assert shown.out == "1 kept kept"
 
 
-@pytest.mark.parametrize("word", ["source", "stacks", "outcome"])
+@pytest.mark.parametrize("word", ["source", *more("stacks", "outcome")])
 def test_a_word_of_the_formats_takes_nothing_else_along(
     start_notebook: Callable[..., Any],
     document: dict[str, Any],
