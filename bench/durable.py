@@ -28,6 +28,7 @@ from report import MB, Benchmark, Result, Scale, label, parser, run
 
 from jupyter_timetravel import Client
 from kernel_runtime.store.namespaces import NamespaceStore
+from kernel_runtime.supervisor.limits import memory_limit
 
 PIECE = 4 * MB
 ARRAY = "import numpy as np; a = np.random.default_rng(0).random({bytes} // 8)"
@@ -36,6 +37,10 @@ SPIN = (
     "import time; t = time.perf_counter()\n"
     "for n in range(5_000_000): pass\n"
     "print(time.perf_counter() - t)"
+)
+REWRITES = (
+    "import time; t = time.perf_counter(); a += 1; u = time.perf_counter(); a += 1\n"
+    "print(u - t, time.perf_counter() - u)"
 )
 WAIT_S = 300
 
@@ -318,9 +323,35 @@ def resume(scale: Scale) -> Iterator[Result]:
     yield Result("resume", label(size), ours, base, ratio, "1.5 x", "reading")
 
 
+def rewrites(scale: Scale) -> Iterator[Result]:
+    """Cells that each rewrite an array, which is written to the disk in between.
+
+    The first rewrite of a cell against its second, before which there is no checkpoint.
+    """
+    size, pause_s = scale.large // 2, 6.0
+    with session() as here:
+        here.kernel.run(ARRAY.format(bytes=size))
+        here.kernel.run("a += 1")
+        here.client.config(durability="every", durability_interval=5.0)
+        for name, room in (("memory to spare", None), ("memory for four checkpoints", 4.5)):
+            if room is not None:
+                fraction = room * size / memory_limit()
+                here.client.config(memory_fraction=fraction)
+            times = []
+            for _ in range(10):
+                times.append([float(text) for text in here.kernel.run(REWRITES).text.split()])
+                time.sleep(pause_s)
+            first, second = (Spread.of(list(some)) for some in zip(*times[2:], strict=True))
+            ratio = f"{first.median / second.median:.2f} x; each: " + " ".join(
+                f"{a / b:.1f}" for a, b in times
+            )
+            what = f"{label(size)}, {pause_s:.0f} s between cells, {name}"
+            yield Result("rewrites", what, first, second, ratio, "1.5 x", "again")
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     function.__name__: function
-    for function in (pause, back_to_back, beside, unchanged, one_dict, loading, resume)
+    for function in (pause, back_to_back, beside, unchanged, one_dict, loading, resume, rewrites)
 }
 
 
