@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -105,17 +105,26 @@ class Durability:
             self._task = self._session.background(self._rounds())
 
     async def _rounds(self) -> None:
+        images = self._session.images
+        to_image: list[str] = []
         while not self._order.closed and (id := await self._order.next()) is not None:
-            self._at_work = id
-            try:
-                await self._write(id)
-                if self._session.images.wanted() and not self._order.closed:
-                    await self._session.images.write(id)
-            finally:
-                self._at_work = None
+            await self._work_on(id, self._write)
+            to_image.append(id)
+            if self._order.is_ending and not self._order.is_empty:
+                continue  # the variables of all of them come first: there may be no time for more
+            while to_image and images.wanted() and not self._order.closed:
+                await self._work_on(to_image.pop(0), images.write)
+            to_image.clear()
             head = self._session.timeline.head
             if head is None or head.id != id:
                 self._session.memory.see_to_it()  # it may make room now
+
+    async def _work_on(self, id: str, write: Callable[[str], Awaitable[None]]) -> None:
+        self._at_work = id
+        try:
+            await write(id)
+        finally:
+            self._at_work = None
 
     async def now(self, checkpoint: Checkpoint) -> Capture:
         """The namespace capture of a checkpoint, made first if need be.

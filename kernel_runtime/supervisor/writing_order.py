@@ -55,6 +55,11 @@ class WritingOrder:
         self._ending = asyncio.Event()
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the kernel ends."""
+        return self._ending.is_set()
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
         return not (self.asked or self._newest or self._present or self._spare)
@@ -87,7 +92,7 @@ class WritingOrder:
 
     def add_before_it_goes(self, id: str) -> None:
         """Its process will have to make room for others."""
-        if not self._is_off and not self._ending.is_set() and self._writes_by_itself:
+        if not self._is_off and not self.is_ending and self._writes_by_itself:
             self._spare = id
             self._changed.set()
 
@@ -120,7 +125,7 @@ class WritingOrder:
             if self.is_empty:
                 return None
             wait_s = self._last + config.durability_interval - time.monotonic()
-            if self._ending.is_set():
+            if self.is_ending:
                 wait_s = 0.0  # all of them, one after the other
             by_policy = self._newest is not None or self._present is not None
             is_quiet = False
@@ -160,7 +165,7 @@ class WritingOrder:
 
     async def _is_quiet(self) -> bool:
         end = time.monotonic() + _QUIET_S
-        while time.monotonic() < end and not self._ending.is_set():
+        while time.monotonic() < end and not self.is_ending:
             if not self._session.router.idle:
                 return False
             await asyncio.sleep(0.05)
@@ -168,7 +173,7 @@ class WritingOrder:
 
     async def _unshared(self) -> None:
         preparing = self._session.memory.preparing_much()
-        if preparing is not None and not self._ending.is_set():
+        if preparing is not None and not self.is_ending:
             ending = asyncio.ensure_future(self._ending.wait())
             await asyncio.wait(
                 {preparing, ending}, timeout=_UNSHARED_S, return_when=asyncio.FIRST_COMPLETED
