@@ -21,7 +21,7 @@ from tests.servers import address
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 AXE = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
 TOKEN = "browser-test"
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 THEMES = ("JupyterLab Dark", "JupyterLab Light")  # the usual one last: settings stay
 FRONT_ENDS = {"lab": "lab/tree", "notebook": "notebooks"}  # name: path of its page of a notebook
 CHROMIUM_OPTIONS = [

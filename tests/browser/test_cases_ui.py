@@ -19,7 +19,7 @@ import pytest
 from browsing import FRONT_ENDS, PATIENCE_MS, TOKEN, Notebook, Server, running_server
 from walking import ASK, PANEL
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytest.importorskip("jupyterlab", reason="needs JupyterLab")

@@ -11,7 +11,7 @@ from browsing import FRONT_ENDS, PATIENCE_MS, Server
 from jupyter_client import BlockingKernelClient
 from walking import Walker
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytest.importorskip("jupyterlab", reason="needs JupyterLab")
