@@ -214,7 +214,7 @@ class MemoryKeeper:
         no cell runs meanwhile, and a round follows.
         """
         shortage = size - self._room()
-        if shortage > 0:
+        if size > 0 and shortage > 0:
             held = self._held()
             total = sum(bytes for _, bytes in held)
             plan = plan_room(held, budget_bytes=total - shortage, **self._protected())
