@@ -79,8 +79,11 @@ def plan_evictions(
 
 @dataclass(frozen=True)
 class RoomPlan:
-    """``evict`` in order. Where that cannot be enough it is empty, and ``write_first`` would help:
-    the oldest that stays only because it has no durable capture."""
+    """``evict`` in order. Where that cannot be enough it is empty.
+
+    ``write_first`` is then the oldest that stays only because it has no durable capture, if it and
+    the others like it would do.
+    """
 
     evict: tuple[str, ...]
     write_first: str | None
@@ -100,11 +103,11 @@ def plan_room(
     ones with a durable capture of the session go, the oldest first, and only if that is enough.
     """
     held = list(frozen)
-    total = sum(size for _, size in held)
+    excess = sum(size for _, size in held) - budget_bytes
     evict: list[str] = []
-    write_first = None
+    unwritten: list[tuple[str, int]] = []
     for checkpoint, size in sorted(held, key=lambda pair: pair[0].number):
-        if total <= budget_bytes:
+        if excess <= 0:
             break
         if (
             size == 0
@@ -115,12 +118,13 @@ def plan_room(
             continue
         if checkpoint.has_durable_session:
             evict.append(checkpoint.id)
-            total -= size
-        elif write_first is None:
-            write_first = checkpoint.id
-    if total <= budget_bytes:
+            excess -= size
+        else:
+            unwritten.append((checkpoint.id, size))
+    if excess <= 0:
         return RoomPlan(tuple(evict), None)
-    return RoomPlan((), write_first)
+    helps = excess <= sum(size for _, size in unwritten)
+    return RoomPlan((), unwritten[0][0] if helps else None)
 
 
 @dataclass(frozen=True)
