@@ -25,6 +25,8 @@ _QUIET_S: Final = 0.5
 _LOOK_S: Final = 0.1
 """Seconds between two looks whether cells have paused."""
 
+_SOON_S: Final = 0.02
+
 _UNSHARED_S: Final = 4.0
 """Seconds that a copy waits at most for the frozen process to have made its own what the next cell
 is likely to rewrite: as long as the copy reads, the live process would share it with that."""
@@ -52,12 +54,8 @@ class WritingOrder:
         self._spare: str | None = None
         self._last = 0.0
         self._changed = asyncio.Event()
-        self._ending = asyncio.Event()
-
-    @property
-    def is_ending(self) -> bool:
+        self.is_ending = False
         """Whether the kernel ends."""
-        return self._ending.is_set()
 
     @property
     def is_empty(self) -> bool:
@@ -106,7 +104,7 @@ class WritingOrder:
     def end_soon(self) -> None:
         """The kernel ends: what the policy wants is due now, the rest stays."""
         self._spare = None
-        self._ending.set()
+        self.is_ending = True
         self._changed.set()
 
     def can_read(self, id: str) -> bool:
@@ -132,10 +130,12 @@ class WritingOrder:
             if self._spare is not None or config.durability != "every":
                 is_quiet = await self._is_quiet()
             if by_policy and wait_s <= 0 and (config.durability == "every" or is_quiet):
-                await self._unshared()
-                if (id := self._take_by_policy()) is not None:
-                    self._last = time.monotonic()
-                    return id
+                id = self._take_by_policy()
+                if id is not None and self._is_wanted(id):
+                    await self._unshared()
+                    if self._is_wanted(id):
+                        self._last = time.monotonic()
+                        return id
                 continue
             if self._spare is not None and is_quiet:
                 id, self._spare = self._spare, None
@@ -148,15 +148,12 @@ class WritingOrder:
         return None
 
     def _take_by_policy(self) -> str | None:
-        """The next one, unless somebody has asked for another meanwhile."""
-        if self.asked or self.closed:
-            return None
         id = self._present or self._newest
         if self._present is not None:
             self._present = None
         else:
             self._newest = None
-        return id if id is not None and self._is_wanted(id) else None
+        return id
 
     def _is_wanted(self, id: str) -> bool:
         # under DMTCP the next checkpoint may have begun; or somebody has asked for it since
@@ -172,13 +169,16 @@ class WritingOrder:
         return True
 
     async def _unshared(self) -> None:
+        """As _UNSHARED_S says; a cell that starts ends the un-sharing, and the waiting."""
         preparing = self._session.memory.preparing_much()
-        if preparing is not None and not self.is_ending:
-            ending = asyncio.ensure_future(self._ending.wait())
-            await asyncio.wait(
-                {preparing, ending}, timeout=_UNSHARED_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            ending.cancel()
+        end = time.monotonic() + _UNSHARED_S
+        while (
+            preparing is not None
+            and not (preparing.done() or self.is_ending or self.closed)
+            and self._session.router.idle
+            and time.monotonic() < end
+        ):
+            await asyncio.sleep(_SOON_S)
 
     @property
     def _is_off(self) -> bool:

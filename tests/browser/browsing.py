@@ -128,6 +128,8 @@ class Notebook:
         """Put the cursor into a cell."""
         self.cell(index).locator(".cm-content").click()
         self.cell(index).locator(".cm-editor.cm-focused").wait_for()
+        # a moment later: keys are none of the notebook's before
+        self.page.locator(".jp-Notebook.jp-mod-editMode .cm-focused").wait_for()
 
     def run(self, index: int, text: str | None = None) -> None:
         """Run a cell as a person would, and wait for what it prints."""

@@ -60,6 +60,7 @@ def start(page: Any, name: str) -> Any:
     place = cell(page, name)
     place.locator(".cm-content").click()
     place.locator(".cm-editor.cm-focused").wait_for()
+    page.locator(".jp-Notebook.jp-mod-editMode .cm-focused").wait_for()
     page.keyboard.press("Control+Enter")
     return place.locator(".jp-OutputArea-output")
 
