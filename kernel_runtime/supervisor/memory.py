@@ -213,16 +213,18 @@ class MemoryKeeper:
         place anyway. Where that is not enough the oldest that the disk does not hold is written, if
         no cell runs meanwhile, and a round follows.
         """
-        shortage = size - self._room()
-        if size > 0 and shortage > 0:
-            held = self._held()
-            total = sum(bytes for _, bytes in held)
-            plan = plan_room(held, budget_bytes=total - shortage, **self._protected())
-            await self._end(plan.evict)
-            if plan.evict:
-                await self.measure()
-            elif plan.write_first is not None:
-                self._session.durability.before_it_goes(plan.write_first)
+        room = self._room()
+        if size == 0 or size <= room:
+            return room
+        held = self._held()
+        total = sum(bytes for _, bytes in held)
+        plan = plan_room(held, budget_bytes=total - (size - room), **self._protected())
+        if plan.write_first is not None:
+            self._session.durability.before_it_goes(plan.write_first)
+        if not plan.evict:
+            return room
+        await self._end(plan.evict)
+        await self.measure()
         return self._room()
 
     def _room(self) -> int:

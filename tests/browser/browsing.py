@@ -84,6 +84,14 @@ def running_server(
         process.wait(timeout=240)  # its kernels write down what they hold
 
 
+def edit(page: Any, cell: Any) -> None:
+    """Put the cursor into a cell of a page, and wait until keys are for it."""
+    cell.locator(".cm-content").click()
+    cell.locator(".cm-editor.cm-focused").wait_for()
+    # a moment later: keys are none of the notebook's before
+    page.locator(".jp-Notebook.jp-mod-editMode .cm-focused").wait_for()
+
+
 @dataclass
 class Notebook:
     """A person at a notebook, with the sidebar beside it."""
@@ -126,10 +134,7 @@ class Notebook:
 
     def edit(self, index: int) -> None:
         """Put the cursor into a cell."""
-        self.cell(index).locator(".cm-content").click()
-        self.cell(index).locator(".cm-editor.cm-focused").wait_for()
-        # a moment later: keys are none of the notebook's before
-        self.page.locator(".jp-Notebook.jp-mod-editMode .cm-focused").wait_for()
+        edit(self.page, self.cell(index))
 
     def run(self, index: int, text: str | None = None) -> None:
         """Run a cell as a person would, and wait for what it prints."""

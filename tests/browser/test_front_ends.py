@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import FRONT_ENDS, PATIENCE_MS, Notebook, Server
+from browsing import FRONT_ENDS, PATIENCE_MS, Notebook, Server, edit
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -58,9 +58,7 @@ def cell(page: Any, name: str) -> Any:
 def start(page: Any, name: str) -> Any:
     """Run a cell as a person would, and return where its output appears."""
     place = cell(page, name)
-    place.locator(".cm-content").click()
-    place.locator(".cm-editor.cm-focused").wait_for()
-    page.locator(".jp-Notebook.jp-mod-editMode .cm-focused").wait_for()
+    edit(page, place)
     page.keyboard.press("Control+Enter")
     return place.locator(".jp-OutputArea-output")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
-from functools import partial
 from pathlib import Path
 
 from kernel_runtime.supervisor.limits import memory_limit
+from tests.kernel.durable_world import durable
 from tests.session_processes import executor_of
 from tests.waiting import until
 
@@ -112,12 +112,6 @@ def test_huge_pages_that_cells_broke_up_come_back(notebook, ability):
     assert notebook.run("print(a.min(), a.max())").out == "4 4"
 
 
-def is_written(notebook, number):
-    head = notebook.head()
-    namespaces = [c["state"] for c in head["captures"] if c["kind"] == "namespace"]
-    return head["number"] == number and namespaces == ["ready"]
-
-
 def test_the_oldest_checkpoints_make_room_for_the_next_rewrite(start_notebook, document, ability):
     """What the next cell is likely to write is copied ahead, also where the memory is full."""
     ability("two processors", (os.cpu_count() or 1) > 1)
@@ -130,7 +124,7 @@ def test_the_oldest_checkpoints_make_room_for_the_next_rewrite(start_notebook, d
     )
     address = int(cell.out) + (1 << 20)  # numpy asks for huge pages from the second page on
     for number in range(1, 9):  # the budget has room for three or four
-        until(partial(is_written, notebook, number))
+        assert durable(notebook, number)["state"] == "ready"
         time.sleep(LEISURE_S)
         notebook.run("a += 1")
         until(lambda: own_kib(notebook, address) >= 46 << 10, f"after #{number}")
