@@ -69,7 +69,11 @@ class Process:
         socket.send_fds(self.link, [json.dumps(request).encode()], fds)
 
     def reply(self) -> Any:
-        reply = receive(self.link)
+        try:
+            reply = receive(self.link)
+        except EOFError:
+            how = self.world.kill(self.pid)  # it has ended already: this asks how
+            raise EOFError(f"the target has ended, {how}; it wrote: {self.errors()}") from None
         if "error" in reply:
             raise AssertionError(reply["error"])
         return reply["ok"]
@@ -180,10 +184,7 @@ class Frozen:
             raise OSError(answer.error, f"wake: {os.strerror(answer.error)}, step {answer.bytes}")
         process = Process(self.world, answer.pid, link, out, err)
         self.world.processes.append(process)
-        reply = receive(link)
-        if "error" in reply:
-            raise AssertionError(reply["error"])
-        process.woken = reply["ok"]
+        process.woken = process.reply()
         return process
 
     def twin(self) -> Frozen:
@@ -255,7 +256,7 @@ class World:
         return process
 
     def kill(self, pid: int) -> Any:
-        """Kill a process and have it reaped."""
+        """Kill a process and have it reaped; its exit status, or a signal's number, negative."""
         self.control.send(json.dumps({"kill": pid}).encode())
         return receive(self.control)
 

@@ -145,7 +145,7 @@ def main() -> None:
             if request.get("signal", signal.SIGKILL) != signal.SIGKILL:
                 reply(0)
             elif pid in ended or not os.path.exists(f"/proc/{pid}"):
-                reply(ended.pop(pid, 0))
+                reply(os.waitstatus_to_exitcode(ended.pop(pid, 0)))
             else:
                 waiting = pid
                 reap(ended)
