@@ -95,10 +95,11 @@ class ProcessEngine(Waker, Protocol):
     async def drop(self, frozen: Frozen) -> None:
         """End the frozen process and its twin. The second call does nothing."""
 
-    async def prepare_twin(self, frozen: Frozen) -> None:
+    async def prepare_twin(self, frozen: Frozen, live: int) -> None:
         """Use idle time so that waking it will be fast. Raises OSError; then it is as it was.
 
-        An engine that has no use for it does nothing; likewise the next two.
+        live: the executor's pid; what it writes in a cell the woken one is likely to write too. An
+        engine that has no use for it does nothing; likewise the next two.
         """
 
     async def unshare(self, frozen: Frozen, budget: int) -> int:

@@ -402,7 +402,7 @@ class DmtcpEngine:
         if not frozen.checkpoint:
             await asyncio.to_thread(self.store.discard, frozen.address)
 
-    async def prepare_twin(self, frozen: Frozen) -> None:
+    async def prepare_twin(self, frozen: Frozen, live: int) -> None:
         """Nothing to prepare."""
 
     async def unshare(self, frozen: Frozen, budget: int) -> int:

@@ -128,14 +128,15 @@ class ForkEngine:
             ) from error
         return pid
 
-    async def prepare_twin(self, frozen: Frozen) -> None:
+    async def prepare_twin(self, frozen: Frozen, live: int) -> None:
         """Clone a frozen process ahead of time, so that waking it costs the same at any size.
 
-        Raises OSError; then the frozen process is as it was.
+        live: whose latest writes the clone makes ready to write. Raises OSError; then the frozen
+        process is as it was.
         """
         listener, address = self._listen()
         try:
-            pid, _, _ = await ask(frozen, Command.TWIN, [listener.fileno()])
+            pid, _, _ = await ask(frozen, Command.TWIN, [listener.fileno()], arg=live)
         except BaseException:
             os.unlink(address)
             raise
@@ -184,6 +185,7 @@ async def ask(
     command: Command,
     fds: Sequence[int] = (),
     flags: int = 0,
+    arg: int = 0,
     arg64: int = 0,
     timeout: float = 30.0,
 ) -> tuple[int, int, int]:
@@ -196,7 +198,7 @@ async def ask(
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.setblocking(False)
         await loop.sock_connect(connection, frozen.address)
-        request = _REQUEST.pack(_REQUEST.size, command, flags, 0, arg64)
+        request = _REQUEST.pack(_REQUEST.size, command, flags, arg, arg64)
         if fds:
             socket.send_fds(connection, [request], list(fds))
         else:

@@ -6,6 +6,7 @@
 #include "image.h"
 #include "memory.h"
 #include "parked.h"
+#include "prefault.h"
 #include "process.h"
 #include "wake.h"
 
@@ -165,7 +166,10 @@ static int twin(struct incoming *in, int listen_fd) {
   in->count = 0;
   tt_close(listen_fd);
   SC(SYS_setsid);
-  tt_pages_touch(-1); /* what its first cell will write; there is time now */
+  /* what its first cell will write: what the cell before it wrote, and what cells write by now */
+  tt_pages_touch(-1);
+  tt_pages_note_of(in->request.arg);
+  tt_pages_touch(-1);
   return own;
 }
 

@@ -4,12 +4,16 @@
  * pages as the cell before (reference counts of the interpreter's own objects, some thousand
  * pages). So the pages that were written since the last fork are noted just before the next one
  * (tt_pages_note), and made our own again right after it (tt_pages_touch), off the reply's path.
+ * A twin touches those, and then what the live process, which descends from the same one, has written
+ * since its last fork.
  *
  * Pages: /proc/PID/pagemap bit 56, "exclusively mapped" (Documentation/admin-guide/mm/pagemap.rst).
  * Touching: MADV_POPULATE_WRITE (madvise(2), Linux 5.14), which fails cleanly where another thread
  * has unmapped a page meanwhile. On older kernels nothing is touched.
  *
  * Both are called in the live process by its first thread, with the others running. */
+#include "prefault.h"
+
 #include "pagemap.h"
 #include "procmap.h"
 #include "state.h"
@@ -32,6 +36,8 @@ struct run {
 static struct {
   struct run *runs;
   size_t count, most, pages;
+  uint64_t mapping_most;
+  int touched; /* in the live process; a twin that is made later touches them once more */
 } noted;
 
 static void note(uintptr_t at) {
@@ -59,6 +65,25 @@ static void look(int pagemap, uintptr_t start, uintptr_t end, size_t most) {
   }
 }
 
+/* Of the mappings that this process has, those that are not too large. */
+static void look_through(int pagemap) {
+  const uint32_t wanted = TT_WALK_READABLE | TT_WALK_WRITABLE;
+  struct tt_slurped maps = {0, 0, 0};
+  struct tt_maps_line m;
+  struct tt_walk walk;
+  noted.count = noted.pages = noted.touched = 0;
+  if (tt_walk_ask(&walk, wanted, 0)) {
+    maps = tt_slurp_maps();
+    struct tt_buffer text = {maps.text, maps.used, maps.room};
+    tt_walk_text(&walk, wanted, &text);
+  }
+  while (tt_walk_next(&walk, &m) > 0 && noted.pages < noted.most)
+    if (!m.shared && m.end - m.start < noted.mapping_most)
+      look(pagemap, m.start, m.end, noted.most);
+  tt_walk_end(&walk);
+  tt_slurp_free(&maps);
+}
+
 int tt_pages_note(uint64_t mapping_most, uint32_t pages_most) {
   noted.count = noted.pages = 0;
   if (noted.most < pages_most) {
@@ -68,27 +93,29 @@ int tt_pages_note(uint64_t mapping_most, uint32_t pages_most) {
     noted.runs = (struct run *)runs;
     noted.most = pages_most;
   }
+  noted.mapping_most = mapping_most;
   int pagemap = tt_open("/proc/self/pagemap", O_RDONLY);
   if (pagemap < 0) return pagemap;
-  const uint32_t wanted = TT_WALK_READABLE | TT_WALK_WRITABLE;
-  struct tt_slurped maps = {0, 0, 0};
-  struct tt_maps_line m;
-  struct tt_walk walk;
-  if (tt_walk_ask(&walk, wanted, 0)) {
-    maps = tt_slurp_maps();
-    struct tt_buffer text = {maps.text, maps.used, maps.room};
-    tt_walk_text(&walk, wanted, &text);
-  }
-  while (tt_walk_next(&walk, &m) > 0 && noted.pages < pages_most)
-    if (!m.shared && m.end - m.start < mapping_most) look(pagemap, m.start, m.end, pages_most);
-  tt_walk_end(&walk);
-  tt_slurp_free(&maps);
+  look_through(pagemap);
   tt_close(pagemap);
   return (int)noted.pages;
 }
 
+void tt_pages_note_of(int32_t pid) {
+  char path[48];
+  noted.count = noted.pages = 0;
+  if (pid <= 0 || !noted.most) return;
+  tt_text_path(path, "/proc/", (uint64_t)pid, "/pagemap");
+  int pagemap = tt_open(path, O_RDONLY);
+  if (pagemap < 0) return;
+  look_through(pagemap);
+  tt_close(pagemap);
+}
+
 int tt_pages_touch(int watched_fd) {
   int touched = 0, since = 0;
+  if (noted.touched && watched_fd >= 0) return 0;
+  noted.touched = 1;
   for (size_t i = 0; i < noted.count; i++) {
     struct run *r = &noted.runs[i];
     long error = SC(SYS_madvise, r->start, r->end - r->start, MADV_POPULATE_WRITE);
@@ -102,6 +129,5 @@ int tt_pages_touch(int watched_fd) {
       if (watched_fd >= 0 && SC(SYS_ppoll, &someone, 1, &now, 0) > 0) break;
     }
   }
-  noted.count = noted.pages = 0;
   return touched;
 }

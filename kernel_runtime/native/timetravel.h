@@ -108,7 +108,8 @@ struct tt_reopened {
 TT_EXPORT int tt_pages_note(uint64_t mapping_most, uint32_t pages_most);
 
 /* In the process that goes on: make them its own again, before a cell needs them. Stops early when
- * watched_fd (-1: none) has something to read. Number of pages touched. */
+ * watched_fd has something to read. Number of pages touched; 0 for those that were touched already,
+ * but with -1 for watched_fd: that is a twin, to which they are new. */
 TT_EXPORT int tt_pages_touch(int watched_fd);
 
 /* Make huge pages again of what a fork has broken up, in private mappings of at least least bytes:
@@ -136,7 +137,8 @@ TT_EXPORT int tt_abi(void);
 enum tt_command {
   TT_PING = 1,    /* answers its pid */
   TT_WAKE = 2,    /* descriptors: link, out, err, as many of them as were given to tt_freeze */
-  TT_TWIN = 3,    /* descriptor: a listening socket. Makes a frozen clone that serves it */
+  TT_TWIN = 3,    /* descriptor: a listening socket. Makes a frozen clone that serves it; arg: the id
+                   * of the live process, whose next writes it gets ready for, or 0 */
   TT_UNSHARE = 4, /* arg64: bytes at most. Makes pages its own; the next connection ends it early */
   TT_QUIT = 5,    /* answers, then exits */
   TT_IMAGE = 6,   /* descriptor: a SOCK_STREAM socket. A clone writes an image to it (image.h); the

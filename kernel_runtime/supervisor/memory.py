@@ -50,6 +50,7 @@ class MemoryKeeper:
         self.last_cow_tax_ms: float | None = None
         self._again = False
         self._unsharing: Frozen | None = None
+        self._gone_back_to: str | None = None
         self._task: asyncio.Task[None] | None = None
         self.total = memory_limit()
         # the frozen ones may take half of what this user may have
@@ -72,6 +73,11 @@ class MemoryKeeper:
             self._task = asyncio.ensure_future(self._rounds())
         else:
             self._again = True
+
+    def went_back_to(self, checkpoint: Checkpoint) -> None:
+        """A restore has brought this one's process back; a round of upkeep follows."""
+        self._gone_back_to = checkpoint.id
+        self.see_to_it()
 
     def cell_starts(self) -> None:
         """Leave the processor to the cell, unless there are enough."""
@@ -231,19 +237,23 @@ class MemoryKeeper:
         return min(self.budget - self.frozen_bytes, _available() - int(self.total * _RESERVE))
 
     async def _prepare_twins(self) -> None:
-        """The likeliest targets: the head's parent (take the last cell back), then the head."""
+        """The likeliest targets: the head's parent (take the last cell back), the head, and where
+        the last restore went (another try from there)."""
         session = self._session
-        branch = session.timeline.present_branch()[-2:]
-        wanted = {c.id for c in branch}
+        wanted = [checkpoint.id for checkpoint in session.timeline.present_branch()[-2:]]
+        if self._gone_back_to is not None and self._gone_back_to not in wanted:
+            wanted.append(self._gone_back_to)
         for id, frozen in list(session.frozen.items()):
             if id not in wanted and frozen.twin is not None:
                 twin, frozen.twin = frozen.twin, None
                 await session.engine.drop(twin)
-        for checkpoint in branch:
-            target = session.frozen.get(checkpoint.id)
-            if target is not None and target.twin is None and session.router.idle:
+        for id in wanted:
+            target, executor = session.frozen.get(id), session.executor
+            if target is None or target.twin is not None or executor is None:
+                continue
+            if session.router.idle:
                 with contextlib.suppress(OSError):
-                    await session.engine.prepare_twin(target)
+                    await session.engine.prepare_twin(target, executor.pid)
 
 
 def set_sizes(proc: str) -> tuple[int, int]:

@@ -119,7 +119,10 @@ class Restorer(Reviver):
                 )
                 raise
             session.events.publish("restore_finished", **result)
-            session.memory.see_to_it()
+            if plan.brings_process:
+                session.memory.went_back_to(target)
+            else:
+                session.memory.see_to_it()
             session.durability.after_going_back()
             return result
 
