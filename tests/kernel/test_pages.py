@@ -83,15 +83,18 @@ def test_a_restored_twin_has_its_pages(notebook):
     notebook.command("checkpoint")  # at once after it: it does not take the time to note pages
     number = notebook.head()["number"]
     time.sleep(LEISURE_S)
-    twins = 2  # the head's, and its parent's
-    for cells in (["x = 1"], ["x = 2", "x = 3"]):
+    # of the head, of its parent, and then of where the last restore went
+    for cells, twins in ((["x = 1"], 2), (["x = 2", "x = 3"], 3)):
         for cell in cells:
             notebook.run(cell)
-        until(lambda: notebook.command("status")["counts"]["twins"] == twins)
+        wait_for_twins(notebook, twins)
         notebook.command("restore", checkpoint=number)
         cell = notebook.run("before = faults(); write(); print(faults() - before)")
         assert int(cell.out) < 500
-        twins = 3  # and where the last restore went
+
+
+def wait_for_twins(notebook, count):
+    until(lambda: notebook.command("status")["counts"]["twins"] == count)
 
 
 def huge_kib(notebook):

@@ -161,10 +161,15 @@ class Frozen:
         return connection
 
     def ask(
-        self, command: int, flags: int = 0, arg64: int = 0, fds: tuple[int, ...] = ()
+        self,
+        command: int,
+        flags: int = 0,
+        arg64: int = 0,
+        fds: tuple[int, ...] = (),
+        arg: int = 0,
     ) -> tt.Answer:
         with self.connect() as connection:
-            request = tt.Request(ctypes.sizeof(tt.Request), command, flags, 0, arg64)
+            request = tt.Request(ctypes.sizeof(tt.Request), command, flags, arg, arg64)
             socket.send_fds(connection, [bytes(request)], list(fds))
             data = connection.recv(4096)
             if not data:
@@ -187,13 +192,14 @@ class Frozen:
         process.woken = process.reply()
         return process
 
-    def twin(self) -> Frozen:
+    def twin(self, live: int = 0) -> Frozen:
+        """live: the process whose latest writes it is to be ready for."""
         path = str(self.world.folder / f"twin.{self.world.count()}")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(path)
             os.chmod(path, 0o777)
             listener.listen(8)
-            answer = self.ask(tt.TWIN, fds=(listener.fileno(),))
+            answer = self.ask(tt.TWIN, fds=(listener.fileno(),), arg=live)
         assert answer.error == 0, os.strerror(answer.error)
         return Frozen(self.world, path, self.live_pid, {"twin_pid": answer.pid})
 

@@ -253,3 +253,34 @@ def test_private_memory_is_as_it_was(any_world: World, flags: int) -> None:
         woken = frozen.wake()
         assert woken.value("zlib.crc32(data) == sum")
         woken.kill()
+
+
+def test_a_twin_is_ready_for_what_is_written_by_now(any_world: World) -> None:
+    live = any_world.start(
+        "import ctypes, mmap, resource\n"
+        "private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS\n"
+        "early, late = (mmap.mmap(-1, 2 << 20, private) for _ in range(2))\n"
+        "def write(block):\n"
+        "  for i in range(0, len(block), 4096): block[i] ^= 1\n"
+        "def faults(block):\n"
+        "  before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "  write(block)\n"
+        "  return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "def note():\n"
+        "  most = ctypes.c_uint64(16 << 20), ctypes.c_uint32(8192)\n"
+        "  return target.library.tt_pages_note(*most)\n"
+        "write(late)\n"
+    )
+    live.freeze()  # from here on its pages are shared
+    live.run("write(early)")
+    assert live.value("note()") >= 512
+    frozen = live.freeze()
+    live.run("write(late)")
+    both = "[faults(early), faults(late)]"
+    woken = frozen.twin(live.pid).wake(tt.WAKE_NEW_IDS | tt.WAKE_CONSUME)
+    assert max(woken.value(both)) < 100
+    for other in (0, 1, 1 << 22):  # none, not one of its kind, nobody
+        early, late = frozen.twin(other).wake(tt.WAKE_NEW_IDS | tt.WAKE_CONSUME).value(both)
+        assert early < 100
+        assert late >= 512
+    live.run("write(late)")  # goes on
