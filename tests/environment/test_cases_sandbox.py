@@ -20,6 +20,7 @@ import pytest
 from environment_tools import checkpoint
 from session_world import wait_until_stored
 
+from tests.exhaustive import more
 from tests.session_processes import init_of
 from tests.waiting import PATIENCE, until
 
@@ -463,7 +464,7 @@ def look():
 @pytest.mark.root
 @pytest.mark.parametrize("who", ["root", "ordinary user"])
 @pytest.mark.parametrize(
-    "state", ["file", "link to run", "another mount", "two links", "dangling", "missing"]
+    "state", ["file", "link to run", "another mount", *more("two links", "dangling", "missing")]
 )
 def test_08_resolv_conf(play, start, tmp_path, state, who, ability):
     resolv = tmp_path / "etc/resolv.conf"
