@@ -205,6 +205,28 @@ def cow_tax(scale: Scale) -> Iterator[Result]:
             yield Result("cow_tax", f"{label(size)}, {name}", ours, stock, measured, target)
 
 
+def held(scale: Scale) -> Iterator[Result]:
+    """Memory that checkpoints hold after trivial cells, a second between them."""
+    count = 20
+    for name, code in (
+        ("nothing imported", "pass"),
+        ("pandas and matplotlib", "import pandas, matplotlib.pyplot"),
+        ("an array of 200 MB", ARRAY.format(bytes=200 * MB)),
+    ):
+        with kernels("ours") as [kernel], Client(kernel.client) as client:
+            kernel.run(code)
+            time.sleep(2)
+            before = client.status().memory["frozen_bytes"]
+            for _ in range(count):
+                kernel.run("x = 1")
+                time.sleep(1)
+            each = (client.status().memory["frozen_bytes"] - before) / count
+            text = (
+                f"{each / MB:.1f} MB for each of {count} checkpoints, {before / MB:.0f} MB before"
+            )
+            yield Result("held", name, None, None, text)
+
+
 def thousand(scale: Scale) -> Iterator[Result]:
     """1,000 checkpoints in one session: does the last cost more than the first?"""
     count = scale.checkpoints
@@ -226,7 +248,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     function.__name__: function
     for function in (
         *(round_trip, print_storm, display_storm, back_to_back, checkpoint_pause, restore),
-        *(cow_tax, thousand),
+        *(cow_tax, held, thousand),
     )
 }
 

@@ -30,7 +30,7 @@ _SMALL_MAPPING = 8 << 20
 """Bytes: larger mappings are un-shared by the frozen process (hot_min)."""
 
 _PAGES_MOST = 8192
-"""Pages that are touched after a freeze, at most: 32 MiB, some milliseconds."""
+"""Pages that are touched after a freeze: 32 MiB, some milliseconds. None where there are more."""
 
 
 class FreezeArguments(ctypes.Structure):

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _FAULTS_LEARNT_FROM = 200
 
+_TOUCHED_IN_A_ROW = 8
+"""Freezes, of which the last one leaves pages as they are."""
+
 _HURRY_S = 0.01
 """Seconds: requests that come this soon after a freeze leave no time to make pages ready."""
 
@@ -70,6 +73,7 @@ class TimeTravel:
         self._hurried = False
         self._faults = 0
         self._fault_s = 0.0
+        self._since_untouched = 0
         self._freeze_follows = False
         self._ahead: dict[str, Any] = {}
         self._ahead_until = 0.0
@@ -263,7 +267,7 @@ class TimeTravel:
                 cow_tax_ms=cow_tax_ms,
             )
             self._frozen_at = time.monotonic()
-            if at_leisure:
+            if at_leisure and self._next_is_touched():
                 # after whatever else is ready to run: nobody waits for this
                 self._kernel.io_loop.add_callback(self._touch_pages)
 
@@ -317,6 +321,12 @@ class TimeTravel:
             copies.serve(self._kernel, link, files)
         finally:
             os._exit(1)
+
+    def _next_is_touched(self) -> bool:
+        """Whether the pages that were noted are touched. Now and then they are not: those that were
+        count as written at the next freeze, also where no cell has written them for long."""
+        self._since_untouched = (self._since_untouched + 1) % _TOUCHED_IN_A_ROW
+        return self._since_untouched != 0
 
     def _touch_pages(self) -> None:
         """Make ready what the next cell will write; learn what a fault costs on this machine."""

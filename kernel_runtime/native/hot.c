@@ -1,6 +1,8 @@
 /* hot.c: see hot.h. A page that only one process maps has bit 56 set in /proc/PID/pagemap
  * (Documentation/admin-guide/mm/pagemap.rst). A fork makes every page shared, so whatever is not
- * shared was written after it. */
+ * shared was written after it, or its frozen process has un-shared it or is gone: some bytes of each
+ * unit are compared with those at the freeze before. A guess that is wrong costs time, or memory,
+ * nothing else. */
 #include "hot.h"
 
 #include <poll.h>
@@ -13,6 +15,63 @@
 #define UNIT ((uintptr_t)2 << 20)
 #define STEP_UNITS 8 /* 16 MiB between two looks at the socket */
 #define HELPER_STACK 16384
+#define SAMPLE_WORDS 64
+#define MOST_UNITS ((size_t)1 << 16) /* remembered: 128 GiB of memory */
+
+/* Of the live process, and inherited: what each unit looked like at the last freeze, by address. */
+struct looks {
+  uintptr_t at;
+  uint64_t sum;
+};
+
+static struct {
+  struct looks *last, *now;
+  size_t last_count, now_count, next;
+} seen;
+
+/* Never unmapped: what is gone after /proc/self/maps was read would be missed in the clone. Pages that
+ * are not used take no memory. */
+static int begin_looks(void) {
+  if (!seen.last) {
+    long m = tt_map_memory(2 * MOST_UNITS * sizeof *seen.last);
+    if (tt_failed(m)) return (int)m;
+    seen.last = (struct looks *)m;
+    seen.now = seen.last + MOST_UNITS;
+  }
+  seen.now_count = seen.next = 0;
+  return 0;
+}
+
+static void end_looks(void) {
+  struct looks *last = seen.last;
+  seen.last = seen.now;
+  seen.now = last;
+  seen.last_count = seen.now_count;
+}
+
+static void remember(uintptr_t at, uint64_t sum) {
+  if (seen.now_count == MOST_UNITS) return;
+  seen.now[seen.now_count].at = at;
+  seen.now[seen.now_count++].sum = sum;
+}
+
+/* Whether the unit at that address was written since the last freeze. Called in ascending order. */
+static int is_written(int memory, uintptr_t at, int exclusive) {
+  uint64_t words[SAMPLE_WORDS], sum = 14695981039346656037u; /* FNV-1a, by words */
+  while (seen.next < seen.last_count && seen.last[seen.next].at < at) seen.next++;
+  const struct looks *known = seen.next < seen.last_count && seen.last[seen.next].at == at
+                                  ? &seen.last[seen.next]
+                                  : 0;
+  if (known && !exclusive) {
+    remember(at, known->sum);
+    return 0;
+  }
+  /* not by a load: the memory may be out of bounds for this thread (pkeys(7)) */
+  if (SC(SYS_pread64, memory, words, sizeof words, at) != (long)sizeof words) return exclusive;
+  for (size_t i = 0; i < SAMPLE_WORDS; i++) sum = (sum ^ words[i]) * 1099511628211u;
+  remember(at, sum);
+  return exclusive && !(known && known->sum == sum);
+}
 
 struct tt_hot { /* a run of units, clipped to its mapping */
   struct tt_hot *next;
@@ -35,13 +94,14 @@ static int add(struct tt_state *state, uintptr_t start, uintptr_t end) {
   return 0;
 }
 
-static int sample(struct tt_state *state, int pagemap, uintptr_t start, uintptr_t end) {
+static int sample(struct tt_state *state, int pagemap, int memory, uintptr_t start,
+                  uintptr_t end) {
   for (uintptr_t at = start; at < end;) {
     uintptr_t next = (at + UNIT) & ~(UNIT - 1);
     uint64_t entry = 0;
     if (next > end) next = end;
     SC(SYS_pread64, pagemap, &entry, sizeof entry, at / tt_page * sizeof entry);
-    if (entry & PRESENT && entry & EXCLUSIVE) {
+    if (entry & PRESENT && is_written(memory, at, (entry & EXCLUSIVE) != 0)) {
       int error = add(state, at, next);
       if (error) return error;
     }
@@ -56,8 +116,10 @@ int tt_hot_sample(struct tt_state *state) {
   struct tt_maps_line m;
   uint64_t least = state->freeze->hot_min;
   if (!least) return 0;
+  if (begin_looks()) return 0;
   int pagemap = tt_open("/proc/self/pagemap", O_RDONLY), error = 0;
   if (pagemap < 0) return 0; /* not there: then nothing is known to be hot */
+  int memory = tt_open("/proc/self/mem", O_RDONLY);
   walk.fd = -1;
   if (state->maps_text.size)
     tt_walk_text(&walk, wanted, &state->maps_text);
@@ -65,8 +127,10 @@ int tt_hot_sample(struct tt_state *state) {
     walk.text.at = walk.text.end = 0; /* it was answered a moment ago */
   while (!error && tt_walk_next(&walk, &m) > 0)
     if (!m.shared && !m.ino && m.end - m.start >= least)
-      error = sample(state, pagemap, m.start, m.end);
+      error = sample(state, pagemap, memory, m.start, m.end);
   tt_walk_end(&walk);
+  end_looks();
+  tt_close(memory);
   tt_close(pagemap);
   return error;
 }

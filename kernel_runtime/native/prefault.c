@@ -115,6 +115,7 @@ void tt_pages_note_of(int32_t pid) {
 int tt_pages_touch(int watched_fd) {
   int touched = 0, since = 0;
   if (noted.touched && watched_fd >= 0) return 0;
+  if (noted.pages == noted.most) return 0; /* more than a usual cell writes: a guess at any of them */
   noted.touched = 1;
   for (size_t i = 0; i < noted.count; i++) {
     struct run *r = &noted.runs[i];

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
 from pathlib import Path
 
+from kernel_runtime.executor import timetravel
 from kernel_runtime.supervisor.limits import memory_limit
 from tests.kernel.durable_world import durable
-from tests.session_processes import executor_of
+from tests.session_processes import executor_of, frozen_of
 from tests.waiting import until
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -17,18 +19,23 @@ LEISURE_S = 0.05
 """A request that comes sooner after a freeze leaves no time for it (executor/timetravel.py)."""
 
 
-def own_kib(notebook, address):
-    """How much of the mapping at an address the live process shares with no frozen one, in KiB."""
-    executor = executor_of(notebook.pid)
+def kib(process, address, what):
+    """A process's part of the mapping at an address, in KiB (proc(5), smaps)."""
     inside = False
-    for line in Path(f"/proc/{executor.pid}/smaps").read_text().splitlines():
-        first, _, rest = line.partition(" ")
-        if "-" in first:
-            start, _, end = first.partition("-")
-            inside = int(start, 16) <= address < int(end, 16)
-        elif inside and first == "Private_Dirty:":
-            return int(rest.split()[0])
-    raise AssertionError("no such mapping")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a twin that is given up
+        for line in Path(f"/proc/{process.pid}/smaps").read_text().splitlines():
+            first, _, rest = line.partition(" ")
+            if "-" in first:
+                start, _, end = first.partition("-")
+                inside = int(start, 16) <= address < int(end, 16)
+            elif inside and first == what:
+                return int(rest.split()[0])
+    return 0  # it is from before there was such a mapping
+
+
+def own_kib(notebook, address):
+    """What the live process shares with no frozen one."""
+    return kib(executor_of(notebook.pid), address, "Private_Dirty:")
 
 
 def wait_until_own(notebook, number, address):
@@ -58,6 +65,43 @@ def test_pages_written_since_the_last_freeze_are_noted_and_touched(notebook):
     wait_until_own(notebook, number + 2, address)
     cell = notebook.run("before = faults(); write(); print(faults() - before)")
     assert int(cell.out) < 500
+
+
+def test_pages_that_no_cell_writes_any_more_are_shared_again(notebook):
+    """Else each checkpoint would hold what one cell wrote, for as long as the session lives."""
+    cell = notebook.run(
+        "block = bytearray(4 << 20)\nfor i in range(0, len(block), 4096): block[i] = 1\n"
+        "import ctypes; print(ctypes.addressof(ctypes.c_char.from_buffer(block)))"
+    )
+    address = int(cell.out)
+    for _ in range(3 * timetravel._TOUCHED_IN_A_ROW):
+        number = notebook.command("status")["head"]["number"]
+        time.sleep(2 * LEISURE_S)
+        notebook.run("x = 1")
+        until(lambda: notebook.command("status")["head"]["number"] > number)  # noqa: B023
+        if own_kib(notebook, address) < 1000:
+            return
+    raise AssertionError("each freeze still makes them the live process's own")
+
+
+def test_an_array_that_is_left_alone_is_copied_once(notebook, ability):
+    """The frozen process copies what the last cell wrote, for the next one's sake. From then on
+    nobody shares it with the live one, as if it were written again."""
+    ability("two processors", (os.cpu_count() or 1) > 1)
+
+    def copies():
+        all_of_them = [executor_of(notebook.pid), *frozen_of(notebook.pid)]
+        return round(sum(kib(one, address, "Pss:") for one in all_of_them) / (64 << 10))
+
+    cell = notebook.run("import numpy as np; a = np.ones(64 << 20, np.uint8); print(a.ctypes.data)")
+    address = int(cell.out) + (1 << 20)
+    until(lambda: copies() == 2)  # the live process's, and the first checkpoint's
+    for _ in range(4):
+        notebook.run("x = 1")
+        time.sleep(0.7)  # until it is at rest, and upkeep has begun
+    assert copies() == 2
+    notebook.run("a += 1")
+    until(lambda: copies() == 3)
 
 
 def test_touching_stops_for_a_request(notebook):

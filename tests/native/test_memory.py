@@ -234,10 +234,25 @@ def test_unshare_of_what_was_rewritten(world: World, kernel: str) -> None:
     assert second.ask(tt.UNSHARE, arg64=1 << 30).bytes == 0
     twin.quit()
     third = live.freeze(hot_min=32 << 20)
+    assert third.facts["hot_bytes"] <= 4 << 20  # nobody shares it with the live one, but unwritten
     assert third.ask(tt.UNSHARE, arg64=1 << 20).bytes <= 1 << 20
     live.kill()
     woken = second.wake()
     assert woken.value("[m[0], m[(16 << 20) - 4096], m[32 << 20]]") == [2, 2, 1]
+
+
+def test_unwritten_memory_of_a_frozen_process_that_is_gone(any_world: World) -> None:
+    live = any_world.start(
+        "import mmap, os\nm = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "def write(n):\n  for i in range(0, n, 4096): m[i] = (m[i] + 1) % 256\n"
+        "write(64 << 20)\n"
+    )
+    for written, least, most in ((0, 64, 68), (0, 0, 4), (32 << 20, 32, 36), (0, 0, 4)):
+        live.run(f"write({written})")
+        frozen = live.freeze(hot_min=32 << 20)
+        assert least << 20 <= frozen.facts["hot_bytes"] <= most << 20
+        frozen.quit()
+        live.run(f"while os.path.exists('/proc/{frozen.facts['frozen_pid']}'): pass")
 
 
 @pytest.mark.parametrize("flags", [0, tt.MOVE])
