@@ -85,9 +85,9 @@ def test_pages_that_no_cell_writes_any_more_are_shared_again(notebook):
     address = int(cell.out)
     for _ in range(3 * timetravel._TOUCHED_IN_A_ROW):
         number = notebook.command("status")["head"]["number"]
-        time.sleep(2 * LEISURE_S)
         notebook.run("x = 1")
         until(lambda: notebook.command("status")["head"]["number"] > number)  # noqa: B023
+        time.sleep(4 * LEISURE_S)  # they are touched a moment later
         if pages_of_its_own(notebook, address, 4 << 20) < 100:
             return
     raise AssertionError("each freeze still makes them the live process's own")
