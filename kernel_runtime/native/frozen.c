@@ -168,8 +168,7 @@ static int twin(struct incoming *in, int listen_fd) {
   SC(SYS_setsid);
   /* what its first cell will write: what the cell before it wrote, and what cells write by now */
   tt_pages_touch(-1);
-  tt_pages_note_of(in->request.arg);
-  tt_pages_touch(-1);
+  if (tt_pages_note_of(in->request.arg) > 0) tt_pages_touch(-1);
   return own;
 }
 

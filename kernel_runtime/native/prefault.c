@@ -65,13 +65,16 @@ static void look(int pagemap, uintptr_t start, uintptr_t end, size_t most) {
   }
 }
 
-/* Of the mappings that this process has, those that are not too large. */
-static void look_through(int pagemap) {
+/* In place of what was noted before: what a pagemap says of this process's mappings that are not too
+ * large. Number of pages or -errno. */
+static int note_all(const char *path) {
   const uint32_t wanted = TT_WALK_READABLE | TT_WALK_WRITABLE;
   struct tt_slurped maps = {0, 0, 0};
   struct tt_maps_line m;
   struct tt_walk walk;
   noted.count = noted.pages = noted.touched = 0;
+  int pagemap = tt_open(path, O_RDONLY);
+  if (pagemap < 0) return pagemap;
   if (tt_walk_ask(&walk, wanted, 0)) {
     maps = tt_slurp_maps();
     struct tt_buffer text = {maps.text, maps.used, maps.room};
@@ -82,10 +85,12 @@ static void look_through(int pagemap) {
       look(pagemap, m.start, m.end, noted.most);
   tt_walk_end(&walk);
   tt_slurp_free(&maps);
+  tt_close(pagemap);
+  return (int)noted.pages;
 }
 
 int tt_pages_note(uint64_t mapping_most, uint32_t pages_most) {
-  noted.count = noted.pages = 0;
+  noted.count = noted.pages = 0; /* also where there is no room */
   if (noted.most < pages_most) {
     long runs = tt_map_memory(pages_most * sizeof *noted.runs);
     if (tt_failed(runs)) return (int)runs;
@@ -94,22 +99,14 @@ int tt_pages_note(uint64_t mapping_most, uint32_t pages_most) {
     noted.most = pages_most;
   }
   noted.mapping_most = mapping_most;
-  int pagemap = tt_open("/proc/self/pagemap", O_RDONLY);
-  if (pagemap < 0) return pagemap;
-  look_through(pagemap);
-  tt_close(pagemap);
-  return (int)noted.pages;
+  return note_all("/proc/self/pagemap");
 }
 
-void tt_pages_note_of(int32_t pid) {
+int tt_pages_note_of(int32_t pid) {
   char path[48];
-  noted.count = noted.pages = 0;
-  if (pid <= 0 || !noted.most) return;
+  if (pid <= 0) return 0;
   tt_text_path(path, "/proc/", (uint64_t)pid, "/pagemap");
-  int pagemap = tt_open(path, O_RDONLY);
-  if (pagemap < 0) return;
-  look_through(pagemap);
-  tt_close(pagemap);
+  return note_all(path);
 }
 
 int tt_pages_touch(int watched_fd) {

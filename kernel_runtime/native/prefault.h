@@ -5,7 +5,7 @@
 #include "sys.h"
 
 /* Note the pages that the process with that id has written since its last fork, at addresses where
- * this one has memory too, in place of what was noted before; none where it cannot be looked at. */
-void tt_pages_note_of(int32_t pid);
+ * this one has memory too, in place of what was noted before. Their number or -errno; 0: nobody. */
+int tt_pages_note_of(int32_t pid);
 
 #endif

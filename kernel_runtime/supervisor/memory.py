@@ -75,9 +75,8 @@ class MemoryKeeper:
             self._again = True
 
     def went_back_to(self, checkpoint: Checkpoint) -> None:
-        """A restore has brought this one's process back; a round of upkeep follows."""
+        """A restore has brought this one's process back."""
         self._gone_back_to = checkpoint.id
-        self.see_to_it()
 
     def cell_starts(self) -> None:
         """Leave the processor to the cell, unless there are enough."""
@@ -249,9 +248,7 @@ class MemoryKeeper:
                 await session.engine.drop(twin)
         for id in wanted:
             target, executor = session.frozen.get(id), session.executor
-            if target is None or target.twin is not None or executor is None:
-                continue
-            if session.router.idle:
+            if target is not None and target.twin is None and executor and session.router.idle:
                 with contextlib.suppress(OSError):
                     await session.engine.prepare_twin(target, executor.pid)
 

@@ -121,8 +121,7 @@ class Restorer(Reviver):
             session.events.publish("restore_finished", **result)
             if plan.brings_process:
                 session.memory.went_back_to(target)
-            else:
-                session.memory.see_to_it()
+            session.memory.see_to_it()
             session.durability.after_going_back()
             return result
 
