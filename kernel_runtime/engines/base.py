@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,6 +11,7 @@ from kernel_runtime.later import dataclass
 from kernel_runtime.timeline.model import Note
 
 if TYPE_CHECKING:
+    from kernel_runtime.engines.difference import Difference
     from kernel_runtime.sandbox.base import Sandbox
     from kernel_runtime.store.image_model import Written
 
@@ -28,6 +30,12 @@ class Frozen:
     details: dict[str, Any] = field(default_factory=dict)
     proportional_bytes: int = 0
     twin: Frozen | None = None
+    difference: Difference | None = None
+    """Set while there is no process yet, and pid is 0."""
+
+    def needs(self, pid: int) -> bool:
+        """Whether it is lost when that process ends."""
+        return pid == (self.pid if self.difference is None else self.difference.base.pid)
 
 
 @dataclass
@@ -44,13 +52,26 @@ class LiveExecutor(Protocol):
 
     pid: int
 
+    @property
+    def differences(self) -> bool:
+        """Whether a freeze may be noted in place of a clone."""
+
     async def freeze(
-        self, listener: int, address: str, *, move: bool, hold: int | None = None
+        self,
+        listener: int,
+        address: str,
+        *,
+        move: bool,
+        hold: int | None = None,
+        difference: int | None = None,
+        base: int = 0,
     ) -> Frozen:
         """Have it freeze itself. Raises CheckpointRefused; then it runs on, untouched.
 
         With move the executor becomes the frozen process: it is gone when this returns. hold: a
-        socket over which it tells that it has stopped, and is told to go on.
+        socket over which it tells that it has stopped, and is told to go on. difference: a file
+        that may take a difference from the process base, in place of a frozen process, whose pid
+        is 0 then.
         """
 
 
@@ -70,6 +91,8 @@ class ProcessEngine(Waker, Protocol):
 
     name: str  # written in each checkpoint: never rename
     can_copy: bool  # whether any checkpoint can be read beside the live process (`copy`)
+    starting: asyncio.Lock
+    """Held while a process is started that ``Frozen.pid`` does not tell yet."""
 
     async def freeze(
         self,
@@ -94,6 +117,9 @@ class ProcessEngine(Waker, Protocol):
 
     async def drop(self, frozen: Frozen) -> None:
         """End the frozen process and its twin. The second call does nothing."""
+
+    def ended(self, pid: int) -> None:
+        """A process inside has ended unasked."""
 
     async def prepare_twin(self, frozen: Frozen, live: int) -> None:
         """Use idle time so that waking it will be fast. Raises OSError; then it is as it was.

@@ -84,6 +84,7 @@ class DmtcpEngine:
 
     def __init__(self, directory: Path, *, keep_ids: bool) -> None:
         """directory and keep_ids are not used: ids are DMTCP's own, see docs/dmtcp.md."""
+        self.starting = asyncio.Lock()
         self._sandbox: Sandbox | None = None
         self._made: Coordinator | None = None
         self._kept: DmtcpImageStore | None = None
@@ -411,6 +412,9 @@ class DmtcpEngine:
 
     async def ping(self, frozen: Frozen) -> None:
         """Nothing is under way."""
+
+    def ended(self, pid: int) -> None:
+        """Nothing depends on a process."""
 
 
 @contextlib.contextmanager

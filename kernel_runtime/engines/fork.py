@@ -24,6 +24,7 @@ from pathlib import Path
 from traitlets.log import get_logger
 
 from kernel_runtime.engines.base import Frozen, LiveExecutor, Woken
+from kernel_runtime.engines.difference import Differences
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed
 
 # struct tt_request and struct tt_answer of native/timetravel.h
@@ -41,6 +42,7 @@ class Command(IntEnum):
     QUIT = 5
     IMAGE = 6
     PARK = 7
+    DIFFERENCE = 8
 
 
 class WakeFlag(IntFlag):
@@ -63,6 +65,8 @@ class ForkEngine:
         self._directory = directory
         self._keep_ids = keep_ids
         self._serial = 0
+        self.differences = Differences()
+        self.starting = self.differences.starting
 
     async def freeze(
         self,
@@ -73,12 +77,30 @@ class ForkEngine:
         hold: int | None = None,
     ) -> Frozen:
         listener, address = self._listen()
+        file = -1
         try:
-            frozen = await executor.freeze(listener.fileno(), address, move=move, hold=hold)
+            wanted, base = (False, 0) if move else self.differences.wanted(executor)
+            if wanted:
+                file = self.differences.take_file()
+            frozen = await executor.freeze(
+                listener.fileno(),
+                address,
+                move=move,
+                hold=hold,
+                difference=file if wanted else None,
+                base=base,
+            )
             # only the frozen process holds it now: if there is none, a connection is refused
             listener.close()
-            if not frozen.pid:  # a moved process cannot tell its new id before it is gone
+            if size := frozen.details.get("difference_bytes", 0):
+                if not self.differences.add(frozen, file, size):
+                    raise CheckpointRefused("The frozen process that it is based on has ended.")
+            elif not frozen.pid:  # a moved process cannot tell its new id before it is gone
                 frozen.pid, _, _ = await ask(frozen, Command.PING)
+            if move:
+                self.differences.moved()
+            elif not frozen.difference:
+                self.differences.cloned(executor, frozen, wanted)
         except OSError as error:
             os.unlink(address)
             raise CheckpointRefused(f"The frozen process does not answer: {error}.") from error
@@ -87,8 +109,14 @@ class ForkEngine:
             raise
         finally:
             listener.close()
+            if file >= 0:
+                os.close(file)
         frozen.checkpoint = checkpoint
         return frozen
+
+    def ended(self, pid: int) -> None:
+        """A process inside has ended unasked."""
+        self.differences.ended(pid)
 
     def _listen(self) -> tuple[socket.socket, str]:
         self._serial += 1
@@ -136,7 +164,9 @@ class ForkEngine:
         """
         listener, address = self._listen()
         try:
-            pid, _, _ = await ask(frozen, Command.TWIN, [listener.fileno()], arg=live)
+            await settle(frozen)
+            async with self.starting:
+                pid, _, _ = await ask(frozen, Command.TWIN, [listener.fileno()], arg=live)
         except BaseException:
             os.unlink(address)
             raise
@@ -162,8 +192,12 @@ class ForkEngine:
         if frozen.twin is not None:
             await self.drop(frozen.twin)
             frozen.twin = None
-        with contextlib.suppress(OSError):
-            await ask(frozen, Command.QUIT)
+        await self.differences.before_it_goes(frozen, settle)
+        if frozen.difference is not None:
+            frozen.difference.close()
+        else:
+            with contextlib.suppress(OSError):
+                await ask(frozen, Command.QUIT)
         with contextlib.suppress(OSError):
             os.unlink(frozen.address)
 
@@ -180,6 +214,29 @@ def listen_at(path: Path) -> tuple[socket.socket, str]:
     return listener, str(path)
 
 
+async def settle(frozen: Frozen) -> None:
+    """Have the process made, if there is only a difference so far.
+
+    Raises OSError; then it can be tried again, if the base is still there.
+    """
+    difference = frozen.difference
+    if difference is None:
+        return
+    async with difference.starting:
+        if frozen.difference is None:
+            return
+        if difference.file < 0:
+            raise ConnectionError(errno.ECONNRESET, "it was given up")
+        with contextlib.suppress(OSError):
+            os.unlink(frozen.address)
+        listener, _ = listen_at(Path(frozen.address))
+        with listener:
+            fds = [listener.fileno(), difference.file]
+            frozen.pid, _, _ = await ask(difference.base, Command.DIFFERENCE, fds)
+        difference.close()
+        frozen.difference = None
+
+
 async def ask(
     frozen: Frozen,
     command: Command,
@@ -194,6 +251,7 @@ async def ask(
     timeout in seconds. Raises OSError with the errno that it answered, ConnectionError if it is
     gone, TimeoutError if it does not answer.
     """
+    await settle(frozen)
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.setblocking(False)
@@ -203,10 +261,15 @@ async def ask(
             socket.send_fds(connection, [request], list(fds))
         else:
             connection.send(request)
+        answering = asyncio.ensure_future(loop.sock_recv(connection, _ANSWER.size))
         try:
-            data = await asyncio.wait_for(loop.sock_recv(connection, _ANSWER.size), timeout)
-        except asyncio.TimeoutError:
-            raise TimeoutError(errno.ETIMEDOUT, "it does not answer") from None
+            # not wait_for: before Python 3.12 it may forget that it was cancelled
+            await asyncio.wait([answering], timeout=timeout)
+            if not answering.done():
+                raise TimeoutError(errno.ETIMEDOUT, "it does not answer")
+            data = answering.result()
+        finally:
+            answering.cancel()
     if len(data) != _ANSWER.size:
         raise ConnectionError(errno.ECONNRESET, "it is gone")
     error, pid, ns, amount = _ANSWER.unpack(data)

@@ -46,6 +46,8 @@ class Link:
         self._socket = socket.socket(fileno=fd)
         self._lock = threading.RLock()
         self._decoder = Decoder()
+        # one buffer for all that comes: another mapping at each freeze lets no difference be made
+        self._received = memoryview(bytearray(1 << 18))
         self._backlog: deque[Frame] = deque()
         self._descriptors: deque[int] = deque()
         self._impatient_until = 0.0
@@ -157,8 +159,8 @@ class Link:
             while True:
                 fds = array.array("i")
                 try:
-                    data, ancillary, _, _ = self._socket.recvmsg(
-                        1 << 18,
+                    size, ancillary, _, _ = self._socket.recvmsg_into(
+                        [self._received],
                         socket.CMSG_SPACE(8 * fds.itemsize),
                         socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC,
                     )
@@ -168,9 +170,9 @@ class Link:
                     if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                         fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
                 self._descriptors.extend(fds)
-                if not data:
+                if not size:
                     raise EOFError("The supervisor closed the link.")
-                self._decoder.feed(data)
+                self._decoder.feed(bytes(self._received[:size]))
 
     def reset(self) -> None:
         """In a woken process: what its ancestor was sent is not for it."""

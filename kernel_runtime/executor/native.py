@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from kernel_runtime.errors import CheckpointRefused
 from kernel_runtime.executor import confine
 
-ABI = 3
+ABI = 4
 MOVE = 1
 NEW_IDS = 2
 
@@ -54,6 +54,9 @@ class FreezeArguments(ctypes.Structure):
         ("in_copy", c_uint64),
         ("python_count", c_uint32),
         ("filter_count", c_uint32),
+        ("difference_fd", c_int32),
+        ("base_pid", c_int32),
+        ("difference_most", c_uint64),
         ("frozen_pid", c_int32),
         ("threads", c_int32),
         ("blocking_tid", c_int32),
@@ -66,10 +69,11 @@ class FreezeArguments(ctypes.Structure):
         ("hold_ns", c_uint64),
         ("aside_bytes", c_uint64),
         ("hot_bytes", c_uint64),
+        ("difference_bytes", c_uint64),
         ("woken_ids_kept", c_uint32),
         ("frozen_fds", c_int32),
         ("woken_copy", c_uint32),
-        ("reserved", c_int32 * 7),
+        ("difference_why", c_int32),
     )
 
 

@@ -188,6 +188,8 @@ class TimeTravel:
     def _freeze(self, command: dict[str, Any]) -> None:
         listener = self._link.take_descriptor()
         hold = self._link.take_descriptor() if command["held"] else -1
+        base = command["base"]
+        difference = -1 if base is None else self._link.take_descriptor()
         move = bool(command["move"])
         woken = 0
         interval = sys.getswitchinterval()
@@ -230,6 +232,9 @@ class TimeTravel:
                     aside_limit=command["aside_limit"],
                     hot_min=command["hot_min"],
                     hold_fd=hold,
+                    difference_fd=difference,
+                    base_pid=base or 0,
+                    difference_most=command["difference_most"],
                     python_threads=native.running_python(),
                 )
                 if woken and values.woken_copy:
@@ -244,8 +249,9 @@ class TimeTravel:
             if not woken:  # a woken process was not given them
                 sys.setswitchinterval(interval)
                 os.close(listener)
-                if hold >= 0:
-                    os.close(hold)
+                for fd in (hold, difference):
+                    if fd >= 0:
+                        os.close(fd)
         if woken:
             self._greet(woken, bool(values.woken_ids_kept), children, notes, interval)
         else:
@@ -263,11 +269,13 @@ class TimeTravel:
                 hold_ns=values.hold_ns,
                 aside_bytes=values.aside_bytes,
                 hot_bytes=values.hot_bytes,
+                difference_bytes=values.difference_bytes,
+                difference_why=values.difference_why,
                 notes=notes,
                 cow_tax_ms=cow_tax_ms,
             )
             self._frozen_at = time.monotonic()
-            if at_leisure and self._next_is_touched():
+            if at_leisure and values.frozen_pid and self._next_is_touched():
                 # after whatever else is ready to run: nobody waits for this
                 self._kernel.io_loop.add_callback(self._touch_pages)
 

@@ -20,6 +20,12 @@ char *tt_copy_text(struct tt_arena *arena, const char *text, size_t n);
 /* Unmap everything. What was allocated is gone. */
 void tt_arena_free(struct tt_arena *arena);
 
+/* Arenas and buffers take their memory from one place that is mapped once, as long as there is room, so
+ * that a freeze leaves the mappings of a process as they are. Emptied when none of them is used any
+ * more. */
+void tt_pool_prepare(void);
+void tt_pool_empty(void);
+
 /* A buffer that keeps what it has when it grows. */
 struct tt_buffer {
   char *data;

@@ -178,7 +178,8 @@ int tt_fds_describe(struct tt_state *state) {
   state->highest_fd = 2;
   int error = list_numbers(state, &numbers, &count);
   for (size_t i = 0; !error && i < count; i++)
-    if (numbers[i] != f->listen_fd && numbers[i] != f->hold_fd) error = describe(state, numbers[i]);
+    if (numbers[i] != f->listen_fd && numbers[i] != f->hold_fd && numbers[i] != f->difference_fd)
+      error = describe(state, numbers[i]);
   if (!error) error = tt_sockets_finish(state);
   if (!error) tt_pipes_finish(state);
   return error;

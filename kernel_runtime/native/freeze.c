@@ -1,5 +1,6 @@
 /* freeze.c: tt_freeze: stop, describe, copy (or move), go on. */
 #include "copies.h"
+#include "difference.h"
 #include "fds.h"
 #include "frozen.h"
 #include "hold.h"
@@ -30,7 +31,7 @@ static struct tt_state *new_state(struct tt_freeze *f, char *report, size_t repo
 }
 
 static int check(struct tt_freeze *f, struct tt_report *report) {
-  const int fds[] = {f->listen_fd, f->link_fd, f->out_fd, f->err_fd, f->hold_fd};
+  const int fds[] = {f->listen_fd, f->link_fd, f->out_fd, f->err_fd, f->hold_fd, f->difference_fd};
   for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
     if ((i == 0 || fds[i] != -1) && SC(SYS_fcntl, fds[i], F_GETFD) < 0) {
       tt_report(report, "refused", "descriptor", "one that was given is not open");
@@ -121,7 +122,7 @@ static int go_on(struct tt_state *state, long result, uint64_t started, int clos
   uint64_t mask = state->mask;
   int32_t blocking = state->stopped.blocking_tid;
   f->threads = state->stopped.count;
-  if (result > 0 && f->hold_fd >= 0) tt_hold(state, (int32_t)result, closed);
+  if ((result >= 0 || state->held) && f->hold_fd >= 0) tt_hold(state, (int32_t)result, closed);
   tt_release(&state->stopped);
   wait_for_end(closed);
   tt_close(closed);
@@ -137,15 +138,53 @@ static int go_on(struct tt_state *state, long result, uint64_t started, int clos
   return result < 0 ? (int)result : 0;
 }
 
+/* Another process, or this one, becomes the frozen process. */
+static int copy(struct tt_state *state, uint64_t started) {
+  struct tt_freeze *f = state->freeze;
+  const int moves = (f->flags & TT_MOVE) != 0;
+  int ends[2], error = (int)SC(SYS_pipe2, ends, O_CLOEXEC);
+  if (error) return go_on(state, error, started, -1);
+  uint64_t at = tt_now_ns();
+  if (!moves) tt_regions_note(state);
+  long pid = moves ? move(state) : tt_clone_copy(0, 0);
+  if (pid == 0) return tt_frozen(state, f->listen_fd);
+  f->clone_ns = tt_now_ns() - at;
+  tt_close(ends[1]); /* before another thread can fork and inherit it */
+  int lacks = pid > 0 && tt_regions_lack(state, (int32_t)pid);
+  /* it asks what we have: nothing may be mapped or unmapped meanwhile */
+  if (lacks) wait_for_end(ends[0]);
+  tt_base_made(state, f->difference_fd >= 0 && pid > 0 && !lacks ? (int32_t)pid : 0);
+  return go_on(state, pid, started, ends[0]);
+}
+
+/* Without a process, where that can be. 1, and the result is what tt_freeze returns. */
+static int note_difference(struct tt_state *state, uint64_t started, int *result) {
+  uint64_t at = tt_now_ns();
+  int listen_fd = -1;
+  int64_t bytes = tt_difference_write(state, &listen_fd);
+  if (listen_fd >= 0) {
+    *result = tt_frozen_again(state, listen_fd);
+    return 1;
+  }
+  if (bytes == 0) return 0;
+  state->freeze->difference_bytes = bytes > 0 ? (uint64_t)bytes : 0;
+  state->freeze->clone_ns = tt_now_ns() - at;
+  *result = go_on(state, bytes > 0 ? 0 : bytes, started, -1);
+  return 1;
+}
+
 int tt_freeze(struct tt_freeze *f, char *report, size_t report_size) {
   struct tt_report early;
   uint64_t all = ~(uint64_t)0, started, at;
+  int result;
   tt_report_start(&early, report, report_size);
   if (!f || f->size != sizeof *f) return -EINVAL;
   clear_results(f);
   tt_page = getauxval(AT_PAGESZ);
   int error = check(f, &early);
   if (error) return error;
+  const int wanted = f->difference_fd >= 0 && tt_difference_prepare() == 0;
+  tt_pool_prepare();
   struct tt_state *state = new_state(f, report, report_size);
   if (!state) return -ENOMEM;
   SC(SYS_rt_sigprocmask, SIG_SETMASK, &all, &state->mask, 8);
@@ -157,17 +196,8 @@ int tt_freeze(struct tt_freeze *f, char *report, size_t report_size) {
     error = describe(state);
   }
   f->describe_ns = tt_now_ns() - at;
-  int ends[2];
-  if (!error) error = (int)SC(SYS_pipe2, ends, O_CLOEXEC);
   if (error) return go_on(state, error, started, -1);
   state->step = TT_AT_CLONE;
-  at = tt_now_ns();
-  if (!(f->flags & TT_MOVE)) tt_regions_note(state);
-  long pid = f->flags & TT_MOVE ? move(state) : tt_clone_copy(0, 0);
-  if (pid == 0) return tt_frozen(state, f->listen_fd);
-  f->clone_ns = tt_now_ns() - at;
-  tt_close(ends[1]); /* before another thread can fork and inherit it */
-  /* it asks what we have: nothing may be mapped or unmapped meanwhile */
-  if (pid > 0 && tt_regions_lack(state, (int32_t)pid)) wait_for_end(ends[0]);
-  return go_on(state, pid, started, ends[0]);
+  if (wanted && note_difference(state, started, &result)) return result;
+  return copy(state, started);
 }

@@ -2,6 +2,7 @@
  * any lock of libc may be held by a thread that is not there. */
 #include "frozen.h"
 
+#include "difference.h"
 #include "hot.h"
 #include "image.h"
 #include "memory.h"
@@ -172,6 +173,30 @@ static int twin(struct incoming *in, int listen_fd) {
   return own;
 }
 
+/* A clone that becomes the frozen process of a later freeze. */
+static void difference(struct tt_state *state, struct incoming *in, int listen_fd) {
+  int ends[2];
+  int error = in->count == 2 ? (int)SC(SYS_pipe2, ends, O_CLOEXEC) : -EINVAL;
+  if (error) {
+    answer(in, error, 0, 0);
+    return;
+  }
+  long pid = tt_clone_copy(0, 0);
+  if (pid == 0) {
+    tt_close(ends[0]);
+    tt_close(listen_fd);
+    tt_close(in->connection);
+    SC(SYS_setsid);
+    tt_difference_take(state, in->fds[1], in->fds[0], ends[1]);
+  }
+  tt_close(ends[1]);
+  if (pid > 0)
+    wait_for_result(in, ends[0], pid);
+  else
+    answer(in, (int)pid, 0, 0);
+  tt_close(ends[0]);
+}
+
 /* A clone that is written down, by itself or by another program. It returns only in a process that was
  * put back: then with the socket that this one serves. */
 static int image(struct tt_state *state, struct incoming *in, int listen_fd) {
@@ -202,6 +227,7 @@ static int serve(struct tt_state *state, struct incoming *in, int *listen_fd) {
     case TT_IMAGE:
     case TT_PARK: *listen_fd = image(state, in, *listen_fd); return 0;
     case TT_TWIN: *listen_fd = twin(in, *listen_fd); return 0;
+    case TT_DIFFERENCE: difference(state, in, *listen_fd); return 0;
     case TT_UNSHARE:
       answer(in, 0, own, tt_hot_unshare(state, in->request.arg64, *listen_fd));
       return 0;
@@ -217,6 +243,10 @@ int tt_frozen(struct tt_state *state, int listen_fd) {
   tt_maps_drop(state);
   tt_process_freeze(state, listen_fd);
   if (!(state->freeze->flags & TT_MOVE)) tt_regions_find(state);
+  return tt_frozen_again(state, listen_fd);
+}
+
+int tt_frozen_again(struct tt_state *state, int listen_fd) {
   for (;;) {
     struct incoming in;
     memset(&in, 0, sizeof in);

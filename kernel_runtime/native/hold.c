@@ -57,12 +57,18 @@ static void give_up(struct tt_state *state, const char *what, int error) {
   SC(SYS_shutdown, state->freeze->hold_fd, SHUT_RDWR);
 }
 
+int tt_hold_begin(struct tt_state *state, int32_t frozen_pid) {
+  struct tt_held held = {sizeof held, frozen_pid};
+  if (state->held) return 0;
+  state->held = 1;
+  return say(state->freeze->hold_fd, &held, sizeof held);
+}
+
 static void hold(struct tt_state *state, int32_t frozen_pid, int closed, uint64_t until_ns) {
   int fd = state->freeze->hold_fd;
-  struct tt_held held = {sizeof held, frozen_pid};
   struct tt_switched *switched = 0;
   char last;
-  int error = say(fd, &held, sizeof held);
+  int error = tt_hold_begin(state, frozen_pid);
   if (!error) error = hear_switched(state, until_ns, &switched);
   if (error) {
     give_up(state, "not known whether mounts were switched; nothing was opened again: ", error);
@@ -71,7 +77,7 @@ static void hold(struct tt_state *state, int32_t frozen_pid, int closed, uint64_
   if (!switched->count) return;
   /* The frozen process shares our descriptions, and with them locks and what keeps a mount busy,
    * until it has closed them. It had time for that while the mounts were switched. */
-  error = wait_for(closed, until_ns);
+  error = closed >= 0 ? wait_for(closed, until_ns) : 0;
   if (error)
     tt_report(&state->report, "environment", "hold",
               "the frozen process has not closed its descriptors yet");

@@ -8,6 +8,7 @@
  * struct tt_held. closed: the end of a pipe that ends when the frozen process has closed what it
  * does not keep. Never fails and never takes longer than hold_timeout_ms: what goes wrong is
  * reported. */
+int tt_hold_begin(struct tt_state *state, int32_t frozen_pid); /* 0 or -errno */
 void tt_hold(struct tt_state *state, int32_t frozen_pid, int closed);
 
 /* Open again by its path, at the same number, whatever lies on one of those mounts, and go to the

@@ -113,7 +113,8 @@ static uint64_t count_filters(void) {
   return tt_text_field(status, "Seccomp_filters:", &value) ? tt_text_number(&value) : 0;
 }
 
-void tt_kept_note(struct tt_kept *kept) {
+void tt_kept_note_process(struct tt_kept *kept) {
+  memset(kept, 0, sizeof *kept);
   for (int s = 1; s <= 64; s++) SC(SYS_rt_sigaction, s, 0, &kept->actions[s - 1], 8);
   for (int i = 0; i < 16; i++) SC(SYS_prlimit64, 0, i, 0, kept->limits[i]);
   note_places(kept);
@@ -125,7 +126,6 @@ void tt_kept_note(struct tt_kept *kept) {
   kept->no_huge_pages = (int)SC(SYS_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0);
   kept->no_new_privileges = (int)SC(SYS_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0);
   kept->personality = (int)SC(SYS_personality, 0xffffffff);
-  memset(&kept->sched, 0, sizeof kept->sched);
   SC(SYS_sched_getattr, 0, &kept->sched, sizeof kept->sched, 0);
   kept->disk_priority = (int)SC(SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0);
   kept->merge = (int)SC(SYS_prctl, PR_GET_MEMORY_MERGE_, 0, 0, 0, 0);
@@ -140,13 +140,18 @@ void tt_kept_note(struct tt_kept *kept) {
   kept->tagging = (int)SC(SYS_prctl, PR_GET_TAGGED_ADDRESSES_, 0, 0, 0, 0);
   tt_keys_note(&kept->keys, find(kept->auxv, kept->auxv_size, AUXV_HWCAP));
   tt_rights_note(&kept->rights);
-  tt_policies_note(&kept->policies);
+  tt_policies_note_own(&kept->policies);
 #ifdef TT_PERMITTED_STATE
   SC(SYS_arch_prctl, TT_PERMITTED_STATE, &kept->states);
 #endif
   n = SC(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", kept->executable,
          sizeof kept->executable - 1);
   kept->executable[n > 0 ? n : 0] = 0;
+}
+
+void tt_kept_note(struct tt_kept *kept) {
+  tt_kept_note_process(kept);
+  tt_policies_note(&kept->policies);
 }
 
 /* --- restoring -------------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ static int is_locked(struct tt_text flags) {
 }
 
 int tt_locked_describe(struct tt_state *state) {
-  struct tt_maps_line m = {0, 0, 0, 0, 0, 0, 0, {0, 0}};
+  struct tt_maps_line m = {0, 0, 0, 0, 0, 0, 0, {0, 0}, 0};
   struct tt_text line;
   int error = tt_slurp(state, "/proc/self/smaps");
   struct tt_text text = tt_slurped(state);

@@ -231,7 +231,7 @@ static int walk_own(struct tt_state *state, struct tt_walk *walk) {
 }
 
 void tt_regions_find(struct tt_state *state) {
-  struct tt_maps_line before, now = {0, 0, 0, 0, 0, 0, 0, {0, 0}};
+  struct tt_maps_line before, now = {0, 0, 0, 0, 0, 0, 0, {0, 0}, 0};
   struct tt_walk old, ours;
   if (!state->maps_text.size || walk_own(state, &ours)) return;
   tt_walk_text(&old, 0, &state->maps_text);

@@ -60,7 +60,7 @@ static uintptr_t end_of_data(const struct tt_maps_line *header) {
 
 void tt_mutexes_reown(struct tt_state *state) {
   struct tt_walk walk;
-  struct tt_maps_line m, header = {0, 0, 0, 0, 0, 0, 0, {0, 0}};
+  struct tt_maps_line m, header = {0, 0, 0, 0, 0, 0, 0, {0, 0}, 0};
   uint64_t library = 0;  /* the file whose code was seen last: its data follows */
   uintptr_t zeroed = 0;  /* where a mapping would begin that is its zeroed data: no file is named */
   uintptr_t end = 0;     /* of all its data: other memory may lie right behind */

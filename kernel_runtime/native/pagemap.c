@@ -8,6 +8,15 @@ struct scan { /* struct pm_scan_arg */
       returned;
 };
 
+long tt_scan_kinds(int pagemap, uintptr_t *at, uintptr_t end, const struct tt_wanted *wanted,
+                   struct tt_part *found, size_t most) {
+  struct scan scan = {sizeof scan, 0, *at, end, 0, (uintptr_t)found, most, 0, wanted->none_of,
+                      wanted->none_of, wanted->any_of, wanted->told};
+  long n = SC(SYS_ioctl, pagemap, PAGEMAP_SCAN, &scan);
+  if (n >= 0) *at = scan.walk_end;
+  return n;
+}
+
 long tt_scan(int pagemap, uint64_t at, uint64_t end, uint64_t all_of, uint64_t none_of,
              uint64_t any_of, struct tt_part *found) {
   struct scan scan = {sizeof scan, 0, at, end, 0, (uintptr_t)found, 1, 0, none_of,

@@ -13,8 +13,10 @@
 #define EXCLUSIVE (1ull << 56)
 
 /* Kinds of pages that are looked for. */
+#define TT_PAGE_FILE 4
 #define TT_PAGE_PRESENT 8
 #define TT_PAGE_SWAPPED 16
+#define TT_PAGE_ZERO 32
 #define TT_PAGE_HUGE 64
 #define TT_PAGE_GUARD 256 /* Linux 6.15 */
 struct tt_part {
@@ -26,5 +28,14 @@ struct tt_part {
  * or -errno. */
 long tt_scan(int pagemap, uint64_t at, uint64_t end, uint64_t all_of, uint64_t none_of,
              uint64_t any_of, struct tt_part *found);
+
+/* Finds the parts from *at to end, most at most, whose pages are of none of the first kinds and of one
+ * of the second; told: those by which parts are told apart. How many, and *at is where to go on; or
+ * -errno. */
+struct tt_wanted {
+  uint64_t none_of, any_of, told;
+};
+long tt_scan_kinds(int pagemap, uintptr_t *at, uintptr_t end, const struct tt_wanted *wanted,
+                   struct tt_part *found, size_t most);
 
 #endif

@@ -40,11 +40,13 @@ static char *read_maps(struct tt_text *text) {
   return (char *)room;
 }
 
+int tt_policies_note_own(struct tt_policies *p) { return (int)ask(&p->own, 0, 0); }
+
 void tt_policies_note(struct tt_policies *p) {
   struct tt_text text;
   struct tt_maps_line line;
   p->count = p->more = 0;
-  if (ask(&p->own, 0, 0)) return; /* a kernel that has no nodes */
+  if (tt_policies_note_own(p)) return; /* a kernel that has no nodes */
   char *room = read_maps(&text);
   if (!room) return;
   while (tt_maps_next(&text, &line)) note(p, &line);

@@ -22,6 +22,9 @@ struct tt_policies {
   } of_memory[TT_MOST_POLICIES];
 };
 
+/* Of the calling thread alone. 0 or -errno. */
+int tt_policies_note_own(struct tt_policies *policies);
+
 /* Of the calling thread and of all private memory. */
 void tt_policies_note(struct tt_policies *policies);
 

@@ -138,11 +138,15 @@ void tt_process_freeze(struct tt_state *state, int keep) {
   /* else files of /proc/self are root's, and the memory could not be written down */
   state->dumpable = (int)SC(SYS_prctl, PR_GET_DUMPABLE);
   if (state->dumpable != 1) SC(SYS_prctl, PR_SET_DUMPABLE, 1);
+  tt_process_note_score(state);
+  tt_process_dim();
+}
+
+void tt_process_note_score(struct tt_state *state) {
   int fd = tt_open(OOM_SCORE, O_RDONLY);
   long n = fd < 0 ? 0 : tt_retry_read(fd, state->oom_score, sizeof state->oom_score - 1);
   state->oom_score[n > 0 ? n : 0] = 0;
   tt_close(fd);
-  tt_process_dim();
 }
 
 void tt_process_dim(void) {

@@ -10,7 +10,8 @@ int tt_process_describe(struct tt_state *state);
 /* In the frozen process: be in nobody's way. Closes all descriptors but keep. */
 void tt_process_freeze(struct tt_state *state, int keep);
 
-/* Its name and its place in line when memory runs out. */
+/* Note its place in line when memory runs out; and its name and place from now on. */
+void tt_process_note_score(struct tt_state *state);
 void tt_process_dim(void);
 
 /* In the woken process. start: before the descriptors; finish: when the threads are made. */

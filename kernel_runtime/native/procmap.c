@@ -26,6 +26,7 @@ int tt_maps_next(struct tt_text *text, struct tt_maps_line *m) {
   m->end = tt_text_hex(&line);
   struct tt_text perms = tt_text_word(&line);
   m->prot = m->shared = 0;
+  m->page = 0;
   for (; perms.at < perms.end; perms.at++) {
     m->prot |= *perms.at == 'r'   ? PROT_READ
                : *perms.at == 'w' ? PROT_WRITE
@@ -67,6 +68,7 @@ static int ask(struct tt_walk *walk, struct tt_maps_line *m) {
   m->offset = q.offset;
   m->dev = device_number(q.major, q.minor);
   m->ino = q.ino;
+  m->page = q.page_size;
   m->path.at = walk->name;
   m->path.end = walk->name + (walk->name_size && q.name_size ? q.name_size - 1 : 0); /* its zero */
   return 1;

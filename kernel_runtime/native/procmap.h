@@ -15,6 +15,7 @@ struct tt_maps_line {
   int prot, shared;
   uint64_t offset, dev, ino;
   struct tt_text path;
+  uint64_t page; /* bytes of its pages; 0: not told */
 };
 
 /* The next line of such a text (proc_pid_maps(5)); 0 at the end. */

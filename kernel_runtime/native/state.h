@@ -202,6 +202,7 @@ struct tt_state {
   char *directory; /* NULL: gone */
   char oom_score[16];
   int death_signal, subreaper, dumpable;
+  int held; /* whoever switches mounts was told that all threads have stopped */
   int rseq_free; /* the frozen process has no rseq area registered: a woken one registers it */
   uint64_t aside_left, aside_bytes, aside_ns;
   struct tt_buffer maps_text; /* /proc/PID/maps at the freeze, where it was needed */

@@ -48,10 +48,15 @@ int tt_thread_note(struct tt_thread *t) {
   return 0;
 }
 
+uintptr_t tt_rseq_area(uintptr_t pointer) {
+  if (!&__rseq_size || !&__rseq_offset || !__rseq_size) return 0;
+  return pointer + (uintptr_t)__rseq_offset;
+}
+
 int tt_rseq(uintptr_t pointer, int registered) {
   if (!TT_THREADS) return registered ? 0 : -ENOTSUP;
-  if (!&__rseq_size || !&__rseq_offset || !__rseq_size) return 0;
-  uintptr_t area = pointer + (uintptr_t)__rseq_offset;
+  uintptr_t area = tt_rseq_area(pointer);
+  if (!area) return 0;
   /* glibc registers at least 32 bytes, and since 2.41 as much as the kernel has features for */
   for (unsigned size = 32; size <= 256; size += size < 64 ? 4 : 32)
     if (size == 32 || size >= __rseq_size)

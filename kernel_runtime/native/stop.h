@@ -65,6 +65,9 @@ int tt_thread_note(struct tt_thread *thread);
  * A process that shares memory with one that is ending must not have it registered twice. */
 int tt_rseq(uintptr_t thread_pointer, int registered);
 
+/* Its address; 0: there is none. */
+uintptr_t tt_rseq_area(uintptr_t thread_pointer);
+
 /* Stop all threads but the calling one, which must be the leader and have all signals blocked.
  * 0, or -ETIMEDOUT, -ENOMEM, -EMFILE, ...: then all of them go on. */
 int tt_stop(struct tt_stopped *stopped, uint32_t timeout_ms);

@@ -72,6 +72,8 @@ int memcmp(const void *a, const void *b, size_t n);
 int bcmp(const void *a, const void *b, size_t n);
 size_t strlen(const char *s);
 
+#define TT_LARGEST_PAGE 65536 /* of the machines that we know */
+
 static inline long tt_map_memory(size_t size) {
   return SC(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }

@@ -1,6 +1,7 @@
 /* wake.c: see wake.h. Single-threaded and without libc until the last thread is made; user code
  * runs only when nothing can fail any more. */
 #include "copies.h"
+#include "difference.h"
 #include "fds.h"
 #include "memory.h"
 #include "mutexes.h"
@@ -18,6 +19,7 @@ void tt_state_free(struct tt_state *state) {
   tt_buffer_free(&state->text);
   tt_buffer_free(&state->maps_text);
   tt_arena_free(&arena);
+  tt_pool_empty();
 }
 
 static void tell(struct tt_waking *w, int error, enum tt_step step) {
@@ -81,6 +83,7 @@ static void report_threads(struct tt_state *state) {
 int tt_wake(struct tt_state *state, struct tt_waking *w, int listen_fd) {
   struct tt_freeze *f = state->freeze;
   tt_close(listen_fd);
+  tt_base_made(state, 0); /* that was of another process */
   tt_report_start(&state->report, state->report_text, state->report_size);
   int error = w->copy ? tt_copies_trim(state) : 0;
   if (!error) error = tt_process_start(state);

@@ -51,7 +51,7 @@ class Captures:
     def frozen_pids(self) -> list[int]:
         """All processes inside that are not live: frozen ones, their twins, copies of them."""
         session = self._session
-        pids = [f.pid for f in session.frozen.values()]
+        pids = [f.pid for f in session.frozen.values() if f.pid]
         pids += [f.twin.pid for f in session.frozen.values() if f.twin is not None]
         return [*pids, *session.durability.copies, *session.images.writers]
 

@@ -329,8 +329,20 @@ class Executor:
 
     # engines.base.LiveExecutor
 
+    @property
+    def differences(self) -> bool:
+        """Whether the user lets freezes be noted."""
+        return self._options()["difference_most"] > 0
+
     async def freeze(
-        self, listener: int, address: str, *, move: bool, hold: int | None = None
+        self,
+        listener: int,
+        address: str,
+        *,
+        move: bool,
+        hold: int | None = None,
+        difference: int | None = None,
+        base: int = 0,
     ) -> Frozen:
         """Have it freeze itself; see the protocol."""
         self._moving = {}
@@ -341,10 +353,11 @@ class Executor:
             report = await asyncio.wait_for(
                 self._ask(
                     "freeze",
-                    [listener] if hold is None else [listener, hold],
+                    [fd for fd in (listener, hold, difference) if fd is not None],
                     move=move,
                     until=until,
                     held=hold is not None,
+                    base=None if difference is None else base,
                     **self._options(),
                 ),
                 2 * _FREEZE_S,

@@ -134,6 +134,7 @@ class Launcher:
             "supervisor_pid": 0 if session.sandbox.ids_kept else os.getpid(),
             "stop_timeout_ms": int(session.config.stop_timeout * 1000),
             "aside_limit": session.config.aside_limit,
+            "difference_most": session.config.differences << 20,
             "hot_min": _HOT_MIN if session.config.unshare else 0,
             "hurry": int(session.router.is_awaited),
         }

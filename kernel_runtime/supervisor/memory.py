@@ -149,6 +149,9 @@ class MemoryKeeper:
             rss, pss = set_sizes(proc(executor.pid))
             self._shared_with_live = rss - pss
         for count, frozen in enumerate(todo, 1):
+            if frozen.difference is not None:
+                frozen.proportional_bytes = frozen.difference.bytes
+                continue
             frozen.proportional_bytes = set_sizes(proc(frozen.pid))[1]
             if frozen.twin is not None:
                 frozen.proportional_bytes += set_sizes(proc(frozen.twin.pid))[1]

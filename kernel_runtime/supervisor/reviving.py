@@ -43,7 +43,7 @@ class Reviver(Planner):
             executor.drain()
             executor.close()
         try:
-            async with session.durability.starting:
+            async with session.durability.starting, session.engine.starting:
                 kept = session.captures.frozen_pids()
                 await asyncio.wait_for(session.sandbox.kill_all_but(kept), _EXIT_S)
         except asyncio.TimeoutError:

@@ -341,11 +341,14 @@ class Session:
         """A child of init was reaped; a frozen process that ended is no checkpoint any more."""
         if self.executor is not None and self.executor.pid == pid:
             self.executor.process_ended()
+        self.engine.ended(pid)
         for id, frozen in list(self.frozen.items()):
             if frozen.twin is not None and frozen.twin.pid == pid:
                 frozen.twin = None
-            if frozen.pid == pid:
+            if frozen.needs(pid):
                 self.frozen.pop(id)
+                if frozen.difference is not None:
+                    frozen.difference.close()
                 self.captures.set_process_state(id, "evicted", "its frozen process ended")
 
     def _on_start(self) -> None:

@@ -50,6 +50,15 @@ def until(condition: Callable[[], bool]) -> bool:
     return True
 
 
+def listen(path: str) -> socket.socket:
+    """A socket for a frozen process, which another user may connect to."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    os.chmod(path, 0o777)
+    listener.listen(8)
+    return listener
+
+
 @dataclass
 class Process:
     """A target that runs: live, or woken."""
@@ -86,26 +95,62 @@ class Process:
         """Execute in the target."""
         self.ask({"run": statements})
 
-    def freeze(self, held: Callable[[socket.socket], None] | None = None, **options: int) -> Frozen:
-        """Freeze it; it goes on, unless moved. held is called with the other end of hold_fd."""
+    def freeze(
+        self,
+        held: Callable[[socket.socket], None] | None = None,
+        *,
+        clone: bool = False,
+        **options: int,
+    ) -> Frozen:
+        """Freeze it; it goes on, unless moved. held is called with the other end of hold_fd.
+
+        clone: also where the world's freezes are by differences.
+        """
+        moved = options.get("flags", 0) & tt.MOVE
+        if self.world.by_differences and not moved and not clone:
+            base = self._freeze(None, {**options, "base_pid": 0}, keeps_file=True)
+            frozen = self.freeze_difference(base, held, **options)
+            frozen.settle()
+            return frozen
+        return self._freeze(held, options)
+
+    def freeze_difference(
+        self, base: Frozen, held: Callable[[socket.socket], None] | None = None, **options: int
+    ) -> Frozen:
+        """Freeze it by a difference from base, where that can be. What is returned has no process
+        before it is asked something."""
+        pid = base.facts["frozen_pid"]
+        frozen = self._freeze(held, {"base_pid": pid, **options}, keeps_file=True)
+        if frozen.facts["difference_bytes"]:
+            frozen.base = base
+        return frozen
+
+    def _freeze(
+        self,
+        held: Callable[[socket.socket], None] | None,
+        options: dict[str, int],
+        keeps_file: bool = False,
+    ) -> Frozen:
         path = str(self.world.folder / f"frozen.{self.world.count()}")
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(path)
-        os.chmod(path, 0o777)
-        listener.listen(8)
+        listener = listen(path)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # before anything is sent: a packet from earlier has no sender
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        descriptors = {"hold_fd": theirs.fileno()} if held else {}
+        if keeps_file:
+            descriptors["difference_fd"] = os.memfd_create("difference")
         with ours:
-            fds = [listener.fileno(), *([theirs.fileno()] if held else [])]
-            self.send({"freeze": options}, fds)
+            request = {"freeze": options, "descriptors": list(descriptors)}
+            self.send(request, [listener.fileno(), *descriptors.values()])
             listener.close()
             theirs.close()
             if held:
                 ours.settimeout(PATIENCE)
                 held(ours)
             moved = options.get("flags", 0) & tt.MOVE
-            return Frozen(self.world, path, self.pid, {} if moved else self.reply())
+            frozen = Frozen(self.world, path, self.pid, {} if moved else self.reply())
+            frozen.file = descriptors.get("difference_fd", -1)
+            return frozen
 
     def kill(self) -> None:
         self.world.kill(self.pid)
@@ -145,6 +190,9 @@ class Frozen:
     path: str
     live_pid: int
     made: dict[str, Any]
+    base: Frozen | None = None
+    """Set: this is a difference from it, of which a process is still to be made."""
+    file: int = -1
 
     @property
     def report(self) -> list[list[str]]:
@@ -154,7 +202,22 @@ class Frozen:
     def facts(self) -> dict[str, Any]:
         return dict(self.made["facts"])
 
+    def settle(self) -> tt.Answer | None:
+        """Have the process made, if there is only a difference so far."""
+        if self.base is None:
+            return None
+        base, self.base = self.base, None
+        os.unlink(self.path)
+        with listen(self.path) as listener:
+            answer = base.ask(tt.DIFFERENCE, fds=(listener.fileno(), self.file))
+        os.close(self.file)
+        if answer.error:
+            raise OSError(answer.error, f"difference: {os.strerror(answer.error)}")
+        self.made["facts"]["frozen_pid"] = answer.pid
+        return answer
+
     def connect(self) -> socket.socket:
+        self.settle()
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(PATIENCE)
         connection.connect(self.path)
@@ -195,10 +258,7 @@ class Frozen:
     def twin(self, live: int = 0) -> Frozen:
         """live: the process whose latest writes it is to be ready for."""
         path = str(self.world.folder / f"twin.{self.world.count()}")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(path)
-            os.chmod(path, 0o777)
-            listener.listen(8)
+        with listen(path) as listener:
             answer = self.ask(tt.TWIN, fds=(listener.fileno(),), arg=live)
         assert answer.error == 0, os.strerror(answer.error)
         return Frozen(self.world, path, self.live_pid, {"twin_pid": answer.pid})
@@ -212,6 +272,8 @@ class World:
 
     def __init__(self, kind: str, library: pathlib.Path, states: pathlib.Path) -> None:
         self.kind = kind
+        self.by_differences = bool(os.environ.get("TT_BY_DIFFERENCES"))
+        """Freezes are by a difference from one that is made just before, where that can be."""
         self.made = 0
         self.processes: list[Process] = []
         self.temporary = tempfile.TemporaryDirectory(prefix="tt_native_", dir="/tmp")

@@ -17,7 +17,9 @@ import traceback
 from typing import Any
 
 MOVE, NEW_IDS = 1, 2
-PING, WAKE, TWIN, UNSHARE, QUIT, IMAGE, PARK = 1, 2, 3, 4, 5, 6, 7
+PING, WAKE, TWIN, UNSHARE, QUIT, IMAGE, PARK, DIFFERENCE = 1, 2, 3, 4, 5, 6, 7, 8
+WHY_NONE, WHY_NO_BASE, WHY_HOT, WHY_UNKNOWN = 0, 1, 2, 3
+WHY_LAYOUT, WHY_PROCESS, WHY_SHARED, WHY_MUCH = 4, 5, 6, 7
 WAKE_NEW_IDS, WAKE_CONSUME, WAKE_KEEP_IDS_OR_FAIL, WAKE_COPY = 1, 2, 4, 8
 
 
@@ -42,6 +44,9 @@ class Freeze(ctypes.Structure):
         ("in_copy", ctypes.c_uint64),
         ("python_count", ctypes.c_uint32),
         ("filter_count", ctypes.c_uint32),
+        ("difference_fd", ctypes.c_int32),
+        ("base_pid", ctypes.c_int32),
+        ("difference_most", ctypes.c_uint64),
         ("frozen_pid", ctypes.c_int32),
         ("threads", ctypes.c_int32),
         ("blocking_tid", ctypes.c_int32),
@@ -54,10 +59,11 @@ class Freeze(ctypes.Structure):
         ("hold_ns", ctypes.c_uint64),
         ("aside_bytes", ctypes.c_uint64),
         ("hot_bytes", ctypes.c_uint64),
+        ("difference_bytes", ctypes.c_uint64),
         ("woken_ids_kept", ctypes.c_uint32),
         ("frozen_fds", ctypes.c_int32),
         ("woken_copy", ctypes.c_uint32),
-        ("reserved", ctypes.c_int32 * 7),
+        ("difference_why", ctypes.c_int32),
     ]
 
 
@@ -128,6 +134,7 @@ class Target:
         f.supervisor_pid, f.stop_timeout_ms = -1, STOP_TIMEOUT_MS
         f.aside_limit, f.hot_min = 256 << 20, 0
         f.hold_fd, f.hold_timeout_ms = -1, HOLD_TIMEOUT_MS
+        f.difference_fd, f.base_pid, f.difference_most = -1, 0, 64 << 20
         own = threading.get_ident()
         others = [i for i in sys._current_frames() if i != own]
         idents = (ctypes.c_uint64 * (1 + len(others)))(own, *others)
@@ -159,8 +166,8 @@ class Target:
     def answer(self, request: dict[str, Any], fds: list[int]) -> Any:
         """Do what a request says."""
         if "freeze" in request:
-            hold = {"hold_fd": fds[1]} if len(fds) > 1 else {}
-            result = self.freeze(fds[0] if fds else -1, request["freeze"] | hold)
+            given = dict(zip(request.get("descriptors", ()), fds[1:], strict=True))
+            result = self.freeze(fds[0] if fds else -1, request["freeze"] | given)
             if result <= 0:
                 for fd in fds:
                     os.close(fd)
@@ -174,7 +181,7 @@ class Target:
         """Until the link is closed."""
         while True:
             link = socket.socket(fileno=os.dup(LINK))
-            data, fds, _, _ = socket.recv_fds(link, 1 << 20, 4)
+            data, fds, _, _ = socket.recv_fds(link, 1 << 16, 4)
             link.close()
             if not data:
                 os._exit(0)

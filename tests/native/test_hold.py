@@ -71,7 +71,7 @@ def hear_held(init: socket.socket) -> int:
     """Take in tt_held; the pid of who sent it, as seen from here."""
     data, control, _, _ = init.recvmsg(64, 64)
     held = tt.Held.from_buffer_copy(data)
-    assert held.size == len(data) == 8 and held.frozen_pid > 0
+    assert held.size == len(data) == 8 and held.frozen_pid >= 0
     return int(struct.unpack("3i", control[0][2])[0])
 
 

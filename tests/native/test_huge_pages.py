@@ -81,9 +81,9 @@ def test_what_a_fork_has_broken_up(live: Any) -> None:
 
 
 def test_what_is_shared_is_not_copied(live: Any) -> None:
-    live.freeze()
+    live.freeze(clone=True)
     live.run("write(16, 1)")
-    frozen = live.freeze(hot_min=8 << 20)
+    frozen = live.freeze(clone=True, hot_min=8 << 20)
     assert live.value("huge()") < 16
     assert live.value("regain()") == [0, 0]
     assert frozen.ask(tt.UNSHARE, arg64=1 << 30).bytes >= 8 * (2 << 20)

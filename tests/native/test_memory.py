@@ -249,7 +249,7 @@ def test_unwritten_memory_of_a_frozen_process_that_is_gone(any_world: World) -> 
     )
     for written, least, most in ((0, 64, 68), (0, 0, 4), (32 << 20, 32, 36), (0, 0, 4)):
         live.run(f"write({written})")
-        frozen = live.freeze(hot_min=32 << 20)
+        frozen = live.freeze(clone=True, hot_min=32 << 20)
         assert least << 20 <= frozen.facts["hot_bytes"] <= most << 20
         frozen.quit()
         live.run(f"while os.path.exists('/proc/{frozen.facts['frozen_pid']}'): pass")

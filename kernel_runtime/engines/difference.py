@@ -1,0 +1,178 @@
+"""Checkpoints without a process so far: differences from a process frozen earlier, their base.
+
+A freeze may note what was written since its base was cloned (native/difference.h) in place of
+cloning the executor again: no cell pays for copy-on-write then. The file is held here. As soon as
+anybody asks such a frozen process for anything, its base makes it (engines/fork.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Awaitable, Callable
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from kernel_runtime.later import dataclass
+
+if TYPE_CHECKING:
+    from kernel_runtime.engines.base import Frozen, LiveExecutor
+
+_NAME = "timetravel-difference"
+
+_IN_A_ROW = 32
+"""Differences from one base. They grow: each holds all that was written since the base."""
+
+_FILES_MOST = 256
+"""Differences that wait to become processes: each is an open file."""
+
+_TRIES = 2
+"""Freezes in a row that were to be differences and were not, before some are left out."""
+
+_LEFT_OUT_MOST = 8
+"""Freezes in a row that are not tried: looking takes a part of a millisecond of the pause."""
+
+
+@dataclass
+class Difference:
+    """What a frozen process is to be made of."""
+
+    base: Frozen
+    file: int
+    """A descriptor, closed once the process is made."""
+    bytes: int
+    starting: asyncio.Lock
+    """Held while the process is made."""
+
+    def close(self) -> None:
+        """Give it up. The second call does nothing."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+@dataclass
+class _Base:
+    executor: LiveExecutor
+    pid: int
+    """Of the process that the executor was cloned to: the executor knows the base by it."""
+    frozen: Frozen
+    """Who makes processes of the differences: that process, or a later one that took its place."""
+    count: int = 0
+
+
+@dataclass
+class Differences:
+    """Of one engine: which process is the base, and who waits for it."""
+
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: list[Frozen] = field(default_factory=list)
+    """Oldest first."""
+    _base: _Base | None = None
+    _spare: int = -1
+    _preparing: asyncio.Future[None] | None = None
+    _failed: int = 0
+    _leave_out: int = 0
+
+    def wanted(self, executor: LiveExecutor) -> tuple[bool, int]:
+        """Whether the next freeze gets a file, and the base's id in the executor's eyes, or 0."""
+        if not executor.differences or len(self._waiting()) >= _most_files():
+            return False, 0
+        if self._leave_out:
+            self._leave_out -= 1
+            return False, 0
+        base = self._base
+        if base is None or base.executor is not executor or base.count >= _IN_A_ROW:
+            return True, 0
+        return True, base.pid
+
+    def take_file(self) -> int:
+        """A file for the next freeze, best with room that need not be made in the pause."""
+        file, self._spare = self._spare, -1
+        return file if file >= 0 else os.memfd_create(_NAME)
+
+    def add(self, frozen: Frozen, file: int, size: int) -> bool:
+        """A freeze was noted in that file, of which the caller keeps its descriptor. False if the
+        base is gone."""
+        base = self._base
+        if base is None:
+            return False
+        base.count += 1
+        self._failed = 0
+        os.ftruncate(file, size)
+        frozen.difference = Difference(base.frozen, os.dup(file), size, self.starting)
+        self._preparing = asyncio.ensure_future(self._prepare(size + size // 8))
+        frozen.hot_bytes = 0  # nobody shares with the executor what it has written
+        self.waiting.append(frozen)
+        return True
+
+    async def _prepare(self, size: int) -> None:
+        file = os.memfd_create(_NAME)
+        try:
+            await asyncio.to_thread(os.posix_fallocate, file, 0, size)
+        except OSError:
+            os.close(file)  # no memory: the freeze will find out
+            return
+        self._drop_spare()
+        self._spare = file
+
+    def _drop_spare(self) -> None:
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+
+    def cloned(self, executor: LiveExecutor, frozen: Frozen, had_file: bool) -> None:
+        """A freeze made a process. It is the base of later ones, if the executor had a file."""
+        self._drop_spare()
+        base = self._base
+        was_tried = base is not None and base.executor is executor and base.count < _IN_A_ROW
+        if had_file and was_tried:
+            self._failed += 1
+            if self._failed > _TRIES:
+                self._leave_out = min(1 << (self._failed - _TRIES), _LEFT_OUT_MOST)
+        self._base = _Base(executor, frozen.pid, frozen) if had_file else None
+
+    def moved(self) -> None:
+        """The executor is gone: what follows shares nothing with the base."""
+        self._base = None
+
+    def ended(self, pid: int) -> None:
+        """A process has ended unasked. Without its base a difference is of no use."""
+        if self._base is not None and pid == self._base.frozen.pid:
+            self._base = None
+
+    async def before_it_goes(
+        self, frozen: Frozen, settle: Callable[[Frozen], Awaitable[None]]
+    ) -> None:
+        """Have another take a base's place: the oldest of those that wait for it.
+
+        A difference holds everything that was written since the base, so it is one from any process
+        of the time between, too.
+        """
+        heir = None
+        while left := [(f, d) for f, d in self._waiting() if d.base is frozen]:
+            first, difference = left[0]
+            if heir is not None:
+                difference.base = heir
+                continue
+            try:
+                await settle(first)
+                heir = first
+            except OSError:  # the session learns of it when the base ends
+                difference.close()
+        if self._base is not None and self._base.frozen is frozen:
+            if heir is not None:
+                self._base.frozen = heir
+            else:
+                self._base = None
+
+    def _waiting(self) -> list[tuple[Frozen, Difference]]:
+        found = [(f, f.difference) for f in self.waiting if f.difference is not None]
+        found = [(f, d) for f, d in found if d.file >= 0]
+        self.waiting = [f for f, _ in found]
+        return found
+
+
+def _most_files() -> int:
+    return min(_FILES_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
