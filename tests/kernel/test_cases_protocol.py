@@ -223,7 +223,8 @@ def interrupt_by(notebook, mode):
 
 
 @pytest.mark.parametrize("mode", ["message", "signal"])
-def test_10_interrupts_hit_the_running_cell_only(notebook, mode):
+def test_10_interrupts_hit_the_running_cell_only(start_notebook, mode):
+    notebook = start_notebook("--Supervisor.differences=0")
     notebook.run("import time, subprocess, sys\nv = 1")
     notebook.run("v = 2")
     notebook.run("%restore 1")
@@ -261,7 +262,7 @@ def are_free(ports):
 
 def test_11_nothing_is_left_behind(start_notebook, tmp_path):
     for how in ("shutdown", "kill"):
-        notebook = start_notebook()
+        notebook = start_notebook("--Supervisor.differences=0")
         ports = [
             getattr(notebook.manager, f"{channel}_port")
             for channel in ("shell", "iopub", "stdin", "control", "hb")

@@ -323,7 +323,7 @@ def test_death_can_mean_a_fresh_process_or_keep_the_files(start_notebook):
 def test_out_of_memory_takes_a_frozen_process_first(notebook):
     notebook.run("x = 1")
     notebook.head()
-    frozen_of(notebook.pid, least=2)
+    frozen_of(notebook.pid, least=1)
 
     def path(seen):
         return f"/proc/{seen.process.pid}/oom_score_adj"
@@ -338,7 +338,8 @@ def test_out_of_memory_takes_a_frozen_process_first(notebook):
     until(scores)  # another one that is being made has its score before it has its name
 
 
-def test_a_frozen_process_that_is_killed_is_no_checkpoint_any_more(notebook):
+def test_a_frozen_process_that_is_killed_is_no_checkpoint_any_more(start_notebook):
+    notebook = start_notebook("--Supervisor.differences=0")
     notebook.cells("x = 1", "x = 2")
     notebook.head()
     for process in frozen_of(notebook.pid, least=3):
