@@ -18,9 +18,9 @@ def quick(start_notebook, ability):
     release = tuple(int(part) for part in platform.release().split(".")[:2])
     ability("Linux 6.11", release >= (6, 11))
 
-    def start(*settings):
+    def start(setting="--Supervisor.differences=16"):
         notebook = start_notebook(
-            "--Supervisor.twins=False", "--Supervisor.durability=manual", *settings
+            "--Supervisor.twins=False", "--Supervisor.durability=manual", setting
         )
         notebook.run("x, kept, big = 0, [], bytearray(20 << 20)")
         for _ in range(4):  # until nothing is mapped any more by such a cell
