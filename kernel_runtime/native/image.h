@@ -169,7 +169,7 @@ struct tt_kept {
   char executable[4096];
 };
 void tt_kept_note(struct tt_kept *kept);
-void tt_kept_note_process(struct tt_kept *kept); /* without the policies of single mappings */
+void tt_kept_note_process(struct tt_kept *kept); /* without keys, and policies of single mappings */
 uint32_t tt_kept_places(const struct tt_kept *kept); /* of those that follow, the first two */
 uint32_t tt_kept_restore(const struct tt_kept *kept); /* enum tt_loaded_flags */
 

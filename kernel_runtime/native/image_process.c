@@ -138,7 +138,6 @@ void tt_kept_note_process(struct tt_kept *kept) {
   kept->thread_pointer = tt_thread_pointer();
   kept->filters = count_filters();
   kept->tagging = (int)SC(SYS_prctl, PR_GET_TAGGED_ADDRESSES_, 0, 0, 0, 0);
-  tt_keys_note(&kept->keys, find(kept->auxv, kept->auxv_size, AUXV_HWCAP));
   tt_rights_note(&kept->rights);
   tt_policies_note_own(&kept->policies);
 #ifdef TT_PERMITTED_STATE
@@ -151,6 +150,7 @@ void tt_kept_note_process(struct tt_kept *kept) {
 
 void tt_kept_note(struct tt_kept *kept) {
   tt_kept_note_process(kept);
+  tt_keys_note(&kept->keys, find(kept->auxv, kept->auxv_size, AUXV_HWCAP));
   tt_policies_note(&kept->policies);
 }
 
