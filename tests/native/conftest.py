@@ -18,9 +18,8 @@ from native_harness import World
 
 @pytest.fixture(params=[pytest.param("root", marks=pytest.mark.root), "user", "plain"])
 def any_world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Each kind of world: old ids as root, as an ordinary user, and new ids. Freezes in the second
-    are by differences."""
-    yield from lend(request.param, by_differences=request.param == "user")
+    """Each kind of world: old ids as root, as an ordinary user, and new ids."""
+    yield from lend(request.param)
 
 
 @pytest.fixture
@@ -49,9 +48,8 @@ def folder() -> Iterator[pathlib.Path]:
         yield pathlib.Path(name)
 
 
-def lend(name: str, *, by_differences: bool = False) -> Iterator[World]:
+def lend(name: str) -> Iterator[World]:
     made = native_build.make_world(name)
-    made.by_differences |= by_differences
     yield made
     made.close()
 
