@@ -145,7 +145,7 @@ def test_05_workers_of_left_timelines_do_not_pile_up(notebook):
         return sum(not seen.name.startswith("tt-") for seen in below(notebook.pid))
 
     notebook.head()
-    frozen_of(notebook.pid, least=1)
+    frozen_of(notebook.pid, least=2)
     most = others()
     for turn in range(4):
         notebook.run("%restore 1")

@@ -107,7 +107,7 @@ def test_nothing_is_left_when_its_init_is_killed(notebook):
         notebook.run(f"x = {number}")
     notebook.head()
     family = psutil.Process(notebook.pid).children(recursive=True)
-    frozen_of(notebook.pid, least=1)
+    frozen_of(notebook.pid, least=3)
     init_of(notebook.pid).kill()
     _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
