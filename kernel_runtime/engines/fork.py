@@ -164,7 +164,7 @@ class ForkEngine:
         """
         listener, address = self._listen()
         try:
-            await settle(frozen)
+            await settle(frozen)  # which takes the lock, too
             async with self.starting:
                 pid, _, _ = await ask(frozen, Command.TWIN, [listener.fileno()], arg=live)
         except BaseException:

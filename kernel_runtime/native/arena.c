@@ -30,7 +30,7 @@ void tt_pool_empty(void) {
 
 /* Zeroed memory in whole pages; an error of mmap(2) without any. */
 static long take(size_t size) {
-  size = (size + TT_LARGEST_PAGE - 1) & ~((size_t)TT_LARGEST_PAGE - 1);
+  size = tt_whole_pages(size);
   if (!pool.start || size > POOL_SIZE - (size_t)(pool.at - pool.start)) return tt_map_memory(size);
   long taken = (long)pool.at;
   pool.at += size;
@@ -40,7 +40,7 @@ static long take(size_t size) {
 static void give_back(void *memory, size_t size) {
   const char *m = memory;
   if (pool.start && m >= pool.start && m < pool.start + POOL_SIZE) return;
-  SC(SYS_munmap, memory, (size + TT_LARGEST_PAGE - 1) & ~((size_t)TT_LARGEST_PAGE - 1));
+  SC(SYS_munmap, memory, tt_whole_pages(size));
 }
 
 struct tt_chunk {

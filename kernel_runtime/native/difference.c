@@ -12,8 +12,6 @@
 
 static struct tt_context context;
 
-int tt_difference_prepare(void) { return tt_look_prepare(); }
-
 /* --- in the live process ---------------------------------------------------------------------- */
 
 static int put_all(int fd, struct iovec *pieces, size_t count, uint64_t at) {
@@ -170,8 +168,6 @@ void tt_difference_take(const struct tt_state *state, int fd, int listen_fd, int
 }
 
 #else
-
-int tt_difference_prepare(void) { return -ENOTSUP; }
 
 int64_t tt_difference_write(struct tt_state *state, int *listen_fd) {
   (void)state, (void)listen_fd;

@@ -4,7 +4,6 @@
 #include "difference_parts.h"
 
 #include <linux/keyctl.h>
-#include <linux/prctl.h>
 
 #include "procmap.h"
 
@@ -56,7 +55,7 @@ static void ask_for_guards(void) {
   guard = n < 0 ? 0 : TT_PAGE_GUARD;
 }
 
-int tt_look_prepare(void) {
+int tt_difference_prepare(void) {
   if (!tt_scratch) {
     long m = tt_map_memory(tt_scratch_size());
     if (tt_failed(m)) return (int)m;
@@ -207,7 +206,7 @@ static int list_part(uintptr_t start, uintptr_t end, int constant) {
   return 0;
 }
 
-/* But for the tt_scratch, which may be a part of a mapping. */
+/* But for the scratch, which may be a part of a mapping. */
 static int list(const struct tt_maps_line *m) {
   const uintptr_t own = (uintptr_t)tt_scratch, own_end = own + tt_scratch_size();
   const int constant = m->ino && !(m->prot & PROT_WRITE);
@@ -259,7 +258,6 @@ void tt_base_made(struct tt_state *state, int32_t pid) {
   base.pid = 0;
   base.relocated_known = 0;
   if (!pid || !tt_scratch || !witness || state->maps_text.size) return;
-  if (SC(SYS_prctl, PR_GET_DUMPABLE) != 1) return;
   base.mappings = look_at_mappings();
   if (!base.mappings || look_at_memory(&look)) return;
   base.guards = look.sum;
@@ -289,7 +287,8 @@ enum tt_why tt_look_at_all(const struct tt_state *state) {
   struct look look = {-1, 1, 0, 0, f->difference_most, 0, 0};
   if (!base.pid || f->base_pid != base.pid) return TT_WHY_NO_BASE;
   if (f->hot_bytes > f->difference_most / 4) return TT_WHY_HOT; /* a clone can un-share them */
-  if (state->maps_text.size || SC(SYS_prctl, PR_GET_DUMPABLE) != 1) return TT_WHY_UNKNOWN;
+  /* not asked for its mappings, or nobody else may look at it (tt_maps_describe) */
+  if (state->maps_text.size) return TT_WHY_UNKNOWN;
   const uint64_t mappings = look_at_mappings();
   if (!mappings) return TT_WHY_UNKNOWN;
   if (mappings != base.mappings) return TT_WHY_LAYOUT;
@@ -307,6 +306,8 @@ enum tt_why tt_look_at_all(const struct tt_state *state) {
 uintptr_t tt_look_end(void) { return (uintptr_t)witness + tt_page; }
 
 #else
+
+int tt_difference_prepare(void) { return -ENOTSUP; }
 
 void tt_base_made(struct tt_state *state, int32_t pid) { (void)state, (void)pid; }
 

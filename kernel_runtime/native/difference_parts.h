@@ -54,12 +54,8 @@ struct tt_scratch {
 
 extern struct tt_scratch *tt_scratch;
 
-static inline size_t tt_scratch_size(void) {
-  return (sizeof(struct tt_scratch) + TT_LARGEST_PAGE - 1) & ~((size_t)TT_LARGEST_PAGE - 1);
-}
+static inline size_t tt_scratch_size(void) { return tt_whole_pages(sizeof(struct tt_scratch)); }
 
-/* Map the scratch and the witness, once. 0 or -errno. */
-int tt_look_prepare(void);
 uintptr_t tt_look_end(void); /* of all memory that is looked at */
 
 /* Whether a difference from the base can be written; then its pages are in the scratch's lists. */

@@ -8,8 +8,11 @@
  * struct tt_held. closed: the end of a pipe that ends when the frozen process has closed what it
  * does not keep. Never fails and never takes longer than hold_timeout_ms: what goes wrong is
  * reported. */
-int tt_hold_begin(struct tt_state *state, int32_t frozen_pid); /* 0 or -errno */
 void tt_hold(struct tt_state *state, int32_t frozen_pid, int closed);
+
+/* Its first packet, for who has something to do until it is answered; tt_hold does not send it again.
+ * 0 or -errno. */
+int tt_hold_begin(struct tt_state *state, int32_t frozen_pid);
 
 /* Open again by its path, at the same number, whatever lies on one of those mounts, and go to the
  * working directory again when that does. What cannot be opened again stays as it is. */

@@ -74,6 +74,10 @@ size_t strlen(const char *s);
 
 #define TT_LARGEST_PAGE 65536 /* of the machines that we know */
 
+static inline size_t tt_whole_pages(size_t size) {
+  return (size + TT_LARGEST_PAGE - 1) & ~((size_t)TT_LARGEST_PAGE - 1);
+}
+
 static inline long tt_map_memory(size_t size) {
   return SC(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
