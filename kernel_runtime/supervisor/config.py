@@ -163,6 +163,13 @@ class Supervisor(Configurable):
         max=1.0,
         help="Part of the memory (the cgroup's or the machine's) that checkpoints may hold.",
     ).tag(config=True, live=True)
+    memory_reserve = Float(
+        0.05,
+        min=0.0,
+        max=1.0,
+        help="Part of the memory that is to stay free, whoever took the rest: with less the oldest "
+        "checkpoints give theirs back, down to an eighth of what they may hold.",
+    ).tag(config=True, live=True)
     keep_last = Integer(
         1000,
         min=0,

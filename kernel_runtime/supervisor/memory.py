@@ -15,9 +15,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kernel_runtime.engines.base import Frozen
-from kernel_runtime.supervisor.limits import memory_limit, process_limit
+from kernel_runtime.supervisor.limits import memory_available, memory_limit, process_limit
 from kernel_runtime.timeline.model import Checkpoint
 from kernel_runtime.timeline.retention import plan_evictions, plan_room
+from kernel_runtime.timeline.text import plural
 
 if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
@@ -39,6 +40,13 @@ _MUCH = 32 << 20
 _RESERVE = 0.1
 """Part of the memory that un-sharing leaves free, whatever the budget says."""
 
+_WATCH_S = 2.0
+"""Seconds between two looks at what the machine has left, while no cell runs."""
+
+_LEFT = 0.125
+"""Part of the budget that stays however little the machine has left: giving up these would not
+help it much."""
+
 
 class MemoryKeeper:
     """Measures, evicts, un-shares and prepares twins for one session."""
@@ -52,6 +60,7 @@ class MemoryKeeper:
         self._unsharing: Frozen | None = None
         self._gone_back_to: str | None = None
         self._task: asyncio.Task[None] | None = None
+        self._given_up = 0
         self.total = memory_limit()
         # the frozen ones may take half of what this user may have
         self._most_processes = process_limit() // 2
@@ -66,6 +75,39 @@ class MemoryKeeper:
         """Bytes of memory in use that would be free without frozen processes."""
         held = sum(f.proportional_bytes for f in self._session.frozen.values())
         return max(0, held - self._shared_with_live)
+
+    @property
+    def shortage(self) -> int:
+        """Bytes that are to be given back, as the machine has too little left; 0: none.
+
+        Other kernels have a budget each, and other programs none. A machine without memory stands
+        still for minutes before its kernel ends a process.
+        """
+        reserve = int(self.total * self._session.config.memory_reserve)
+        return max(0, reserve - memory_available())
+
+    @property
+    def problem(self) -> str:
+        """What a shortage has cost so far, while it lasts; "" otherwise."""
+        if not self._given_up or not self.shortage:
+            return ""
+        return (
+            f"This machine has little memory left: {plural(self._given_up, 'checkpoint')} gave "
+            "up the process; their files, and what is on the disk, stay. Other kernels' "
+            "checkpoints take memory too: end those that are not needed. %timetravel config "
+            "memory_reserve=… says how much is to stay free."
+        )
+
+    async def watch(self) -> None:
+        """Give memory back also while no cell runs. Ends with the session."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if self.shortage and self.frozen_bytes > self._least:
+                self.see_to_it()
+
+    @property
+    def _least(self) -> int:
+        return int(self.budget * _LEFT)
 
     def see_to_it(self) -> None:
         """See to a round of upkeep, off everyone's path; one at a time."""
@@ -102,9 +144,10 @@ class MemoryKeeper:
         self._again = True
         while self._again:
             self._again = False
+            if self.shortage:
+                await self._keep_within()
             idle = await self._quiet_moment()
-            await self.measure()
-            await self.evict()
+            await self._keep_within()
             # a stack of layers has an end: where cells never pause it is merged all the same
             if self._session.environment.is_deep(1 if idle else 2):
                 await self._session.captures.tidy_environment()
@@ -112,9 +155,7 @@ class MemoryKeeper:
             await self._session.deletion.by_size()
             if idle and self._session.router.idle and not self._again:
                 await self._prepare()
-                # what was prepared takes memory too
-                await self.measure()
-                await self.evict()
+                await self._keep_within()  # what was prepared takes memory too
 
     async def _quiet_moment(self) -> bool:
         """Wait until no cell has run for a moment; not for ever: the budget holds in a loop too."""
@@ -159,15 +200,26 @@ class MemoryKeeper:
                 return count
         return len(todo)
 
-    async def evict(self) -> None:
-        """Bring what is held back within the budget."""
+    async def _keep_within(self) -> None:
+        """Bring what is held back within the budget, and within what the machine has."""
+        await self.measure()
+        budget, why = self.budget, f"memory budget of {self.budget >> 20} MiB"
+        if shortage := self.shortage:
+            left = max(self._least, self.frozen_bytes - shortage)
+            if left < budget:
+                budget, why = left, "the machine had little memory left (memory_reserve)"
         plan = plan_evictions(
             self._held(),
-            budget_bytes=self.budget + self._shared_with_live,
+            budget_bytes=budget + self._shared_with_live,
             max_processes=min(self._session.config.max_processes, self._most_processes),
             **self._protected(),
         )
-        await self._end(plan.evict)
+        is_first = not self._given_up
+        if budget < self.budget:
+            self._given_up += len(plan.evict)
+        await self._end(plan.evict, why)
+        if is_first and self.problem:
+            self._session.router.say_next(self.problem)
 
     def _held(self) -> list[tuple[Checkpoint, int]]:
         timeline = self._session.timeline
@@ -185,9 +237,9 @@ class MemoryKeeper:
             "due": self._session.durability.due,
         }
 
-    async def _end(self, ids: Iterable[str]) -> None:
+    async def _end(self, ids: Iterable[str], why: str) -> None:
         for id in ids:
-            await self._session.captures.evict(id, f"memory budget of {self.budget >> 20} MiB")
+            await self._session.captures.evict(id, why)
 
     async def _prepare(self) -> None:
         """Spend idle time so that the next cell or the next restore is fast."""
@@ -211,7 +263,7 @@ class MemoryKeeper:
                     self._unsharing = None
                 if made_own and session.router.idle and session.executor is not None:
                     session.executor.regain_huge_pages()
-        if session.config.twins:
+        if session.config.twins and not self.shortage:
             await self._prepare_twins()
 
     async def _room_for(self, size: int) -> int:
@@ -231,12 +283,12 @@ class MemoryKeeper:
             self._session.durability.before_it_goes(plan.write_first)
         if not plan.evict:
             return room
-        await self._end(plan.evict)
+        await self._end(plan.evict, f"memory budget of {self.budget >> 20} MiB")
         await self.measure()
         return self._room()
 
     def _room(self) -> int:
-        return min(self.budget - self.frozen_bytes, _available() - int(self.total * _RESERVE))
+        return min(self.budget - self.frozen_bytes, memory_available() - int(self.total * _RESERVE))
 
     async def _prepare_twins(self) -> None:
         """The likeliest targets: the head's parent (take the last cell back), the head, and where
@@ -268,11 +320,3 @@ def set_sizes(proc: str) -> tuple[int, int]:
     except OSError:
         pass
     return sizes[b"Rss:"], sizes[b"Pss:"]
-
-
-def _available() -> int:
-    with open("/proc/meminfo") as f:
-        for line in f:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 0

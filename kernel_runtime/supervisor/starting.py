@@ -85,6 +85,7 @@ class Starting:
             session.background(self._look_after_environment())
         session.background(self._first_checkpoint())
         session.background(session.portable.on_schedule())
+        session.background(session.memory.watch())
 
     async def _completed(self) -> None:
         session = self._session

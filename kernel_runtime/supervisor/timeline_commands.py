@@ -52,6 +52,7 @@ class TimelineCommands:
                         session.files.problem,
                         session.persistence.problem,
                         session.deletion.budget.problem,
+                        memory.problem,
                     ),
                 ),
             ],

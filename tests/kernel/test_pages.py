@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from kernel_runtime.executor import timetravel
+from kernel_runtime.supervisor import limits
 from kernel_runtime.supervisor.limits import memory_limit
 from tests.kernel.durable_world import durable
 from tests.session_processes import executor_of, frozen_of
@@ -193,3 +194,66 @@ def test_the_oldest_checkpoints_make_room_for_the_next_rewrite(start_notebook, d
     assert "evicted" in states[:-1] and states[-1] == "ready", states
     assert notebook.run("%restore 3\nprint('no')").status == "ok"
     assert notebook.run("print(a.min(), a.max())").out == "2 2"
+
+
+def process_states(notebook):
+    return [
+        next(c for c in record["captures"] if c["engine"] == "fork")
+        for record in notebook.command("list")["checkpoints"]
+    ]
+
+
+def test_memory_is_given_back_where_the_machine_has_little(start_notebook):
+    """However much of its own budget is left, and also while no cell runs."""
+    fraction = (1 << 30) / memory_limit()
+    notebook = start_notebook(
+        f"--Supervisor.memory_fraction={fraction}", "--Supervisor.memory_reserve=0"
+    )
+    for number in range(8):
+        notebook.run(f"big = bytearray([{number + 1}]) * (40 << 20)")
+    newest = notebook.head()["number"]
+    assert {c["state"] for c in process_states(notebook)} == {"ready"}
+    notebook.command("config", set={"memory_reserve": 1.0})
+
+    def given_back():
+        memory = notebook.command("status")["memory"]
+        return memory["frozen_bytes"] <= memory["budget_bytes"] // 8
+
+    until(given_back)
+    states = process_states(notebook)
+    assert states[-1]["state"] == "ready", "the head stays"
+    assert "evicted" in {c["state"] for c in states}
+    assert any("little memory" in limit for limit in notebook.command("status")["limits"])
+    refused = notebook.run(f"%restore {newest - 7}", ok=False)
+    assert "had little memory left" in refused.error
+    assert "little memory left" in refused.text("stderr")
+    notebook.run(f"%restore {newest}")
+    assert notebook.run("print(big[0], len(big))").out == f"8 {40 << 20}"
+    notebook.command("config", set={"memory_reserve": 0})
+    notebook.run("%checkpoint")
+    assert not any("little memory" in limit for limit in notebook.command("status")["limits"])
+
+
+def test_memory_that_a_control_group_leaves(tmp_path, monkeypatch):
+    """Both versions; what nobody used for a while counts as free."""
+    monkeypatch.setattr(limits, "CGROUPS", tmp_path)
+    machine = limits.memory_available()
+    assert 0 < machine <= limits.memory_limit()
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text(f"{90 << 20}\n")
+    assert limits.memory_available() > 100 << 20
+    (tmp_path / "memory.max").write_text(f"{100 << 20}\n")
+    assert limits.memory_limit() == 100 << 20
+    assert limits.memory_available() == 10 << 20
+    (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {20 << 20}\nactive_file 7\n")
+    assert limits.memory_available() == 30 << 20
+    (tmp_path / "memory.max").unlink()
+    (tmp_path / "memory").mkdir()
+    for name, text in (
+        ("limit_in_bytes", 50 << 20),
+        ("usage_in_bytes", 60 << 20),
+        ("stat", f"inactive_file 1\ntotal_inactive_file {4 << 20}"),
+    ):
+        (tmp_path / "memory" / f"memory.{name}").write_text(f"{text}\n")
+    assert limits.memory_available() == 0, "more is used than it may"
+    assert limits.memory_limit() == 50 << 20
