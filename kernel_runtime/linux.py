@@ -230,6 +230,14 @@ def limit_capabilities(keep: frozenset[int]) -> None:
     _call("capset", ctypes.byref(header), data)
 
 
+def punch_hole(fd: int, offset: int, size: int) -> None:
+    """Give back what a file holds in these bytes; it reads as zeros there. Raises OSError.
+
+    fallocate(2), FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE.
+    """
+    _call("fallocate64", fd, 3, ctypes.c_int64(offset), ctypes.c_int64(size))
+
+
 def boot_id() -> str:
     """What tells one run of the machine from another; nothing where that is not told."""
     try:

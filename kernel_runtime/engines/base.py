@@ -11,7 +11,7 @@ from kernel_runtime.later import dataclass
 from kernel_runtime.timeline.model import Note
 
 if TYPE_CHECKING:
-    from kernel_runtime.engines.difference import Difference
+    from kernel_runtime.engines.difference import Difference, Place
     from kernel_runtime.sandbox.base import Sandbox
     from kernel_runtime.store.image_model import Written
 
@@ -63,15 +63,14 @@ class LiveExecutor(Protocol):
         *,
         move: bool,
         hold: int | None = None,
-        difference: int | None = None,
+        difference: Place | None = None,
         base: int = 0,
     ) -> Frozen:
         """Have it freeze itself. Raises CheckpointRefused; then it runs on, untouched.
 
         With move the executor becomes the frozen process: it is gone when this returns. hold: a
-        socket over which it tells that it has stopped, and is told to go on. difference: a file
-        that may take a difference from the process base, in place of a frozen process, whose pid
-        is 0 then.
+        socket over which it tells that it has stopped, and is told to go on. difference: where it
+        may write one from the process base, in place of a frozen process, whose pid is 0 then.
         """
 
 

@@ -8,12 +8,14 @@ anybody asks such a frozen process for anything, its base makes it (engines/fork
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import mmap
 import os
-import resource
 from collections.abc import Awaitable, Callable
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from kernel_runtime import linux
 from kernel_runtime.later import dataclass
 
 if TYPE_CHECKING:
@@ -24,9 +26,6 @@ _NAME = "timetravel-difference"
 _IN_A_ROW = 32
 """Differences from one base. They grow: each holds all that was written since the base."""
 
-_FILES_MOST = 256
-"""Differences that wait to become processes: each is an open file."""
-
 _TRIES = 2
 """Freezes in a row that were to be differences and were not, before some are left out."""
 
@@ -34,22 +33,32 @@ _LEFT_OUT_MOST = 8
 """Freezes in a row that are not tried: looking takes a part of a millisecond of the pause."""
 
 
+class Place(NamedTuple):
+    """Where a difference is written, or was."""
+
+    file: int
+    """A descriptor; the file has all differences of an engine."""
+    at: int
+    """The byte that it begins at."""
+
+
 @dataclass
 class Difference:
     """What a frozen process is to be made of."""
 
     base: Frozen
-    file: int
-    """A descriptor, closed once the process is made."""
+    place: Place
     bytes: int
     starting: asyncio.Lock
     """Held while the process is made."""
+    closed: bool = False
 
     def close(self) -> None:
-        """Give it up. The second call does nothing."""
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
+        """Give its memory back. The second call does nothing."""
+        if not self.closed:
+            self.closed = True
+            with contextlib.suppress(OSError):  # it goes with the kernel
+                linux.punch_hole(self.place.file, self.place.at, _whole_pages(self.bytes))
 
 
 @dataclass
@@ -70,14 +79,16 @@ class Differences:
     waiting: list[Frozen] = field(default_factory=list)
     """Oldest first."""
     _base: _Base | None = None
-    _spare: int = -1
+    _file: int = -1
+    _end: int = 0
+    """Of the last difference in the file."""
     _preparing: asyncio.Future[None] | None = None
     _failed: int = 0
     _leave_out: int = 0
 
     def wanted(self, executor: LiveExecutor) -> tuple[bool, int]:
         """Whether the next freeze gets a file, and the base's id in the executor's eyes, or 0."""
-        if not executor.differences or len(self._waiting()) >= _most_files():
+        if not executor.differences:
             return False, 0
         if self._leave_out:
             self._leave_out -= 1
@@ -87,44 +98,32 @@ class Differences:
             return True, 0
         return True, base.pid
 
-    def take_file(self) -> int:
-        """A file for the next freeze, best with room that need not be made in the pause."""
-        file, self._spare = self._spare, -1
-        return file if file >= 0 else os.memfd_create(_NAME)
+    def place(self) -> Place:
+        """For the next freeze, best with room that need not be made in the pause."""
+        if self._file < 0:
+            self._file = os.memfd_create(_NAME)
+        return Place(self._file, self._end)
 
-    def add(self, frozen: Frozen, file: int, size: int) -> bool:
-        """A freeze was noted in that file, of which the caller keeps its descriptor. False if the
-        base is gone."""
+    def add(self, frozen: Frozen, place: Place, size: int) -> bool:
+        """A freeze was noted there. False if the base is gone."""
         base = self._base
         if base is None:
             return False
         base.count += 1
         self._failed = 0
-        os.ftruncate(file, size)
-        frozen.difference = Difference(base.frozen, os.dup(file), size, self.starting)
+        self._end = place.at + _whole_pages(size)
+        frozen.difference = Difference(base.frozen, place, size, self.starting)
         self._preparing = asyncio.ensure_future(self._prepare(size + size // 8))
         frozen.hot_bytes = 0  # nobody shares with the executor what it has written
         self.waiting.append(frozen)
         return True
 
     async def _prepare(self, size: int) -> None:
-        file = os.memfd_create(_NAME)
-        try:
-            await asyncio.to_thread(os.posix_fallocate, file, 0, size)
-        except OSError:
-            os.close(file)  # no memory: the freeze will find out
-            return
-        self._drop_spare()
-        self._spare = file
-
-    def _drop_spare(self) -> None:
-        if self._spare >= 0:
-            os.close(self._spare)
-            self._spare = -1
+        with contextlib.suppress(OSError):  # no memory: the freeze will find out
+            await asyncio.to_thread(os.posix_fallocate, self._file, self._end, size)
 
     def cloned(self, executor: LiveExecutor, frozen: Frozen, had_file: bool) -> None:
         """A freeze made a process. It is the base of later ones, if the executor had a file."""
-        self._drop_spare()
         base = self._base
         was_tried = base is not None and base.executor is executor and base.count < _IN_A_ROW
         if had_file and was_tried:
@@ -169,10 +168,10 @@ class Differences:
 
     def _waiting(self) -> list[tuple[Frozen, Difference]]:
         found = [(f, f.difference) for f in self.waiting if f.difference is not None]
-        found = [(f, d) for f, d in found if d.file >= 0]
+        found = [(f, d) for f, d in found if not d.closed]
         self.waiting = [f for f, _ in found]
         return found
 
 
-def _most_files() -> int:
-    return min(_FILES_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+def _whole_pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -24,7 +24,7 @@ from pathlib import Path
 from traitlets.log import get_logger
 
 from kernel_runtime.engines.base import Frozen, LiveExecutor, Woken
-from kernel_runtime.engines.difference import Differences
+from kernel_runtime.engines.difference import Differences, Place
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed
 
 # struct tt_request and struct tt_answer of native/timetravel.h
@@ -65,6 +65,7 @@ class ForkEngine:
         self._directory = directory
         self._keep_ids = keep_ids
         self._serial = 0
+        self._spare: tuple[socket.socket, str] | None = None
         self.differences = Differences()
         self.starting = self.differences.starting
 
@@ -76,24 +77,26 @@ class ForkEngine:
         move: bool,
         hold: int | None = None,
     ) -> Frozen:
-        listener, address = self._listen()
-        file = -1
+        listener, address = self._take_listener()
+        place: Place | None = None
         try:
             wanted, base = (False, 0) if move else self.differences.wanted(executor)
             if wanted:
-                file = self.differences.take_file()
+                place = self.differences.place()
+            # while the executor is at it: making a file on a disk takes a part of a millisecond
+            asyncio.get_running_loop().call_soon(self._prepare_listener)
             frozen = await executor.freeze(
                 listener.fileno(),
                 address,
                 move=move,
                 hold=hold,
-                difference=file if wanted else None,
+                difference=place,
                 base=base,
             )
             # only the frozen process holds it now: if there is none, a connection is refused
             listener.close()
-            if size := frozen.details.get("difference_bytes", 0):
-                if not self.differences.add(frozen, file, size):
+            if place is not None and (size := frozen.details.get("difference_bytes", 0)):
+                if not self.differences.add(frozen, place, size):
                     raise CheckpointRefused("The frozen process that it is based on has ended.")
             elif not frozen.pid:  # a moved process cannot tell its new id before it is gone
                 frozen.pid, _, _ = await ask(frozen, Command.PING)
@@ -109,14 +112,21 @@ class ForkEngine:
             raise
         finally:
             listener.close()
-            if file >= 0:
-                os.close(file)
         frozen.checkpoint = checkpoint
         return frozen
 
     def ended(self, pid: int) -> None:
         """A process inside has ended unasked."""
         self.differences.ended(pid)
+
+    def _take_listener(self) -> tuple[socket.socket, str]:
+        found, self._spare = self._spare or self._listen(), None
+        return found
+
+    def _prepare_listener(self) -> None:
+        if self._spare is None:
+            with contextlib.suppress(OSError):  # whoever needs one will be told
+                self._spare = self._listen()
 
     def _listen(self) -> tuple[socket.socket, str]:
         self._serial += 1
@@ -225,14 +235,15 @@ async def settle(frozen: Frozen) -> None:
     async with difference.starting:
         if frozen.difference is None:
             return
-        if difference.file < 0:
+        if difference.closed:
             raise ConnectionError(errno.ECONNRESET, "it was given up")
         with contextlib.suppress(OSError):
             os.unlink(frozen.address)
         listener, _ = listen_at(Path(frozen.address))
         with listener:
-            fds = [listener.fileno(), difference.file]
-            frozen.pid, _, _ = await ask(difference.base, Command.DIFFERENCE, fds)
+            file, at = difference.place
+            fds = [listener.fileno(), file]
+            frozen.pid, _, _ = await ask(difference.base, Command.DIFFERENCE, fds, arg64=at)
         difference.close()
         frozen.difference = None
 

@@ -56,6 +56,7 @@ class FreezeArguments(ctypes.Structure):
         ("filter_count", c_uint32),
         ("difference_fd", c_int32),
         ("base_pid", c_int32),
+        ("difference_at", c_uint64),
         ("difference_most", c_uint64),
         ("frozen_pid", c_int32),
         ("threads", c_int32),

@@ -234,6 +234,7 @@ class TimeTravel:
                     hold_fd=hold,
                     difference_fd=difference,
                     base_pid=base or 0,
+                    difference_at=command["difference_at"],
                     difference_most=command["difference_most"],
                     python_threads=native.running_python(),
                 )

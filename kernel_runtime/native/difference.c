@@ -12,6 +12,12 @@
 
 static struct tt_context context;
 
+static void reply(int error) {
+  const struct tt_difference_order *order = &tt_scratch->order;
+  tt_answer(order->connection, error, (int32_t)SC(SYS_getpid), order->started,
+            error ? TT_STEP_MEMORY : TT_STEP_NONE);
+}
+
 /* --- in the live process ---------------------------------------------------------------------- */
 
 static int put_all(int fd, struct iovec *pieces, size_t count, uint64_t at) {
@@ -33,24 +39,23 @@ static int put_all(int fd, struct iovec *pieces, size_t count, uint64_t at) {
 }
 
 /* Bytes of the file, or -errno. */
-static int64_t write_down(int fd) {
+static int64_t write_down(int fd, uint64_t from) {
   const struct tt_runs *present = &tt_scratch->present, *copied = &tt_scratch->copied;
   struct iovec *pieces = tt_scratch->pieces;
   size_t lists = (present->count + copied->count) * sizeof(struct tt_run), count = 0;
-  uint64_t at = (sizeof tt_scratch->head + lists + tt_page - 1) & ~((uint64_t)tt_page - 1);
-  uint64_t bytes = 0;
+  uint64_t at = tt_whole_pages(sizeof tt_scratch->head + lists), bytes = 0;
   struct tt_difference_head head = {FORMAT, tt_page, present->count, copied->count, at};
   tt_scratch->head = head;
   pieces[0] = (struct iovec){&tt_scratch->head, sizeof tt_scratch->head};
   pieces[1] = (struct iovec){(void *)present->run, present->count * sizeof(struct tt_run)};
   pieces[2] = (struct iovec){(void *)copied->run, copied->count * sizeof(struct tt_run)};
-  int error = put_all(fd, pieces, 3, 0);
+  int error = put_all(fd, pieces, 3, from);
   for (size_t i = 0; i < copied->count && !error; i++) {
     size_t size = copied->run[i].end - copied->run[i].start;
     pieces[count++] = (struct iovec){(void *)copied->run[i].start, size};
     bytes += size;
     if (count < TT_PIECES && i + 1 < copied->count) continue;
-    error = put_all(fd, pieces, count, at);
+    error = put_all(fd, pieces, count, from + at);
     at += bytes;
     bytes = count = 0;
   }
@@ -62,19 +67,18 @@ int64_t tt_difference_write(struct tt_state *state, int *listen_fd) {
   /* before the look: what is written after it is noted only where something was written before */
   if (tt_context_save(&context)) {
     /* in the clone of the base, which has this memory now */
-    struct tt_result result = {0, TT_STEP_NONE};
     state->rseq_free = tt_scratch->rseq_free;
     state->dumpable = 1; /* else there would be no difference */
-    *listen_fd = tt_scratch->listen_fd;
-    SC(SYS_write, tt_scratch->result_fd, &result, sizeof result);
-    tt_close(tt_scratch->result_fd);
-    tt_close(tt_scratch->fd);
+    *listen_fd = tt_scratch->order.listen_fd;
+    reply(0);
+    tt_close(tt_scratch->order.connection);
+    tt_close(tt_scratch->order.fd);
     return 0;
   }
   state->freeze->difference_why = tt_look_at_all(state);
   if (state->freeze->difference_why) return 0;
   if (state->freeze->hold_fd >= 0 && tt_hold_begin(state, 0)) return 0; /* the clone says why */
-  return write_down(state->freeze->difference_fd);
+  return write_down(state->freeze->difference_fd, state->freeze->difference_at);
 }
 
 /* --- in a clone of the base ------------------------------------------------------------------- */
@@ -82,14 +86,13 @@ int64_t tt_difference_write(struct tt_state *state, int *listen_fd) {
 /* From here on nothing but the scratch and constants may be used: all other memory is replaced. */
 
 __attribute__((noreturn)) static void give_up(int error) {
-  struct tt_result result = {error, TT_STEP_MEMORY};
-  SC(SYS_write, tt_scratch->result_fd, &result, sizeof result);
+  reply(error);
   for (;;) SC(SYS_exit_group, 1);
 }
 
-static int read_all(int fd, void *to, size_t size, uint64_t at) {
+static int read_all(const struct tt_scratch *s, void *to, size_t size, uint64_t at) {
   for (char *p = to; size;) {
-    long n = SC(SYS_pread64, fd, p, size, at);
+    long n = SC(SYS_pread64, s->order.fd, p, size, s->order.at + at);
     if (n <= 0) return n < 0 ? (int)n : -EIO;
     p += n;
     at += (uint64_t)n;
@@ -124,7 +127,7 @@ static int put_back(struct tt_scratch *s) {
   uint64_t at = s->head.data_at;
   for (size_t i = 0; i < s->copied.count; i++) {
     const struct tt_run *r = &s->copied.run[i];
-    int error = read_all(s->fd, (void *)r->start, r->end - r->start, at);
+    int error = read_all(s, (void *)r->start, r->end - r->start, at);
     if (error) return error;
     at += r->end - r->start;
   }
@@ -145,22 +148,20 @@ static void turn(void *arg) {
 
 static int read_lists(struct tt_scratch *s) {
   struct tt_difference_head *h = &s->head;
-  int error = read_all(s->fd, h, sizeof *h, 0);
+  int error = read_all(s, h, sizeof *h, 0);
   if (error) return error;
   if (h->format != FORMAT || h->page != tt_page || h->present > TT_MOST_RUNS || h->copied > TT_MOST_RUNS)
     return -EBADMSG;
   s->present.count = h->present;
   s->copied.count = h->copied;
-  error = read_all(s->fd, s->present.run, h->present * sizeof(struct tt_run), sizeof *h);
+  error = read_all(s, s->present.run, h->present * sizeof(struct tt_run), sizeof *h);
   if (error) return error;
-  return read_all(s->fd, s->copied.run, h->copied * sizeof(struct tt_run),
+  return read_all(s, s->copied.run, h->copied * sizeof(struct tt_run),
                   sizeof *h + h->present * sizeof(struct tt_run));
 }
 
-void tt_difference_take(const struct tt_state *state, int fd, int listen_fd, int result_fd) {
-  tt_scratch->fd = fd;
-  tt_scratch->listen_fd = listen_fd;
-  tt_scratch->result_fd = result_fd;
+void tt_difference_take(const struct tt_state *state, const struct tt_difference_order *order) {
+  tt_scratch->order = *order;
   tt_scratch->rseq_free = state->rseq_free;
   int error = read_lists(tt_scratch);
   if (error) give_up(error);
@@ -174,8 +175,8 @@ int64_t tt_difference_write(struct tt_state *state, int *listen_fd) {
   return 0;
 }
 
-void tt_difference_take(const struct tt_state *state, int fd, int listen_fd, int result_fd) {
-  (void)state, (void)fd, (void)listen_fd, (void)result_fd;
+void tt_difference_take(const struct tt_state *state, const struct tt_difference_order *order) {
+  (void)state, (void)order;
   for (;;) SC(SYS_exit_group, 1);
 }
 

@@ -21,9 +21,16 @@ void tt_base_made(struct tt_state *state, int32_t pid);
  * frozen process that is made of it *listen_fd is what that is to serve; else it stays. */
 int64_t tt_difference_write(struct tt_state *state, int *listen_fd);
 
-/* In a clone of the base: turn into the frozen process that such a file describes, and serve listen_fd.
- * Writes a struct tt_result to result_fd. */
-__attribute__((noreturn)) void tt_difference_take(const struct tt_state *state, int fd, int listen_fd,
-                                                  int result_fd);
+struct tt_difference_order {
+  int fd, listen_fd;
+  uint64_t at;      /* where in the file it begins */
+  int connection;   /* who asked, and is answered */
+  uint64_t started; /* tt_now_ns() at the request */
+};
+
+/* In a clone of the base: turn into the frozen process that such a file describes, which serves
+ * listen_fd, and answer. */
+__attribute__((noreturn)) void tt_difference_take(const struct tt_state *state,
+                                                  const struct tt_difference_order *order);
 
 #endif

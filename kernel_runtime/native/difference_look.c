@@ -4,6 +4,7 @@
 #include "difference_parts.h"
 
 #include <linux/keyctl.h>
+#include <sys/resource.h>
 
 #include "procmap.h"
 
@@ -287,6 +288,9 @@ enum tt_why tt_look_at_all(const struct tt_state *state) {
   struct look look = {-1, 1, 0, 0, f->difference_most, 0, 0};
   if (!base.pid || f->base_pid != base.pid) return TT_WHY_NO_BASE;
   if (f->hot_bytes > f->difference_most / 4) return TT_WHY_HOT; /* a clone can un-share them */
+  struct rlimit files;
+  SC(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, &files);
+  if (files.rlim_cur != RLIM_INFINITY) return TT_WHY_MUCH;
   /* not asked for its mappings, or nobody else may look at it (tt_maps_describe) */
   if (state->maps_text.size) return TT_WHY_UNKNOWN;
   const uint64_t mappings = look_at_mappings();

@@ -48,7 +48,8 @@ struct tt_scratch {
   struct tt_part parts[TT_PARTS];
   uint64_t entries[TT_ENTRIES];
   struct iovec pieces[TT_PIECES];
-  int fd, listen_fd, result_fd, rseq_free;
+  struct tt_difference_order order;
+  int rseq_free;
   char stack[TT_STACK_SIZE] __attribute__((aligned(16)));
 };
 

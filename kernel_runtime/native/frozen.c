@@ -80,7 +80,7 @@ static int prepare(struct tt_state *state, struct incoming *in, struct tt_waking
     w->passed[i] = in->fds[next++];
   }
   if (next != in->count) return -EINVAL;
-  w->connection = w->result = -1;
+  w->connection = in->connection;
   w->started = in->started;
   w->copy = (in->request.flags & TT_WAKE_COPY) != 0;
   if (w->copy && (!f->python_count || in->request.flags & TT_WAKE_CONSUME)) return -EINVAL;
@@ -93,39 +93,22 @@ static int prepare(struct tt_state *state, struct incoming *in, struct tt_waking
   return 0;
 }
 
-static void wait_for_result(struct incoming *in, int fd, long pid) {
-  struct tt_result result = {-ECHILD, TT_STEP_PROCESS};
-  if (tt_retry_read(fd, &result, sizeof result) != (long)sizeof result)
-    result.error = -ECHILD; /* it ended without a word */
-  answer(in, result.error, (int32_t)pid, result.error ? (uint64_t)result.step : 0);
-}
-
-/* k in the woken process; else 0. */
+/* k in the woken process; else 0. The woken one answers: others need not wait for it here, and a copy
+ * may take its time (tt_step_back). */
 static int wake(struct tt_state *state, struct incoming *in, int listen_fd) {
   struct tt_waking w;
-  int ends[2];
   int error = prepare(state, in, &w);
-  if (!error) error = (int)SC(SYS_pipe2, ends, O_CLOEXEC);
   if (error) {
     answer(in, error, 0, TT_STEP_CLONE);
     return 0;
   }
   state->wakes += !w.copy;
   long pid = tt_clone_copy(&state->leader, &w.ids);
-  if (pid == 0) {
-    tt_close(ends[0]);
-    tt_close(in->connection);
-    w.result = ends[1];
-    return tt_wake(state, &w, listen_fd);
-  }
-  tt_close(ends[1]);
-  if (pid > 0) {
-    wait_for_result(in, ends[0], pid);
-  } else {
+  if (pid == 0) return tt_wake(state, &w, listen_fd);
+  if (pid < 0) {
     state->wakes -= !w.copy;
     answer(in, (int)pid, 0, TT_STEP_CLONE);
   }
-  tt_close(ends[0]);
   return 0;
 }
 
@@ -141,10 +124,7 @@ static int consume(struct tt_state *state, struct incoming *in, int listen_fd) {
   }
   state->wakes++;
   long r = tt_clone_takeover(&state->leader, &w.ids);
-  if (r == 0) {
-    w.connection = in->connection;
-    return tt_wake(state, &w, listen_fd);
-  }
+  if (r == 0) return tt_wake(state, &w, listen_fd);
   state->wakes--;
   answer(in, (int)r, 0, TT_STEP_CLONE);
   return 0;
@@ -173,28 +153,16 @@ static int twin(struct incoming *in, int listen_fd) {
   return own;
 }
 
-/* A clone that becomes the frozen process of a later freeze. */
+/* A clone that becomes the frozen process of a later freeze, and answers. */
 static void difference(struct tt_state *state, struct incoming *in, int listen_fd) {
-  int ends[2];
-  int error = in->count == 2 ? (int)SC(SYS_pipe2, ends, O_CLOEXEC) : -EINVAL;
-  if (error) {
-    answer(in, error, 0, 0);
-    return;
-  }
-  long pid = tt_clone_copy(0, 0);
-  if (pid == 0) {
-    tt_close(ends[0]);
-    tt_close(listen_fd);
-    tt_close(in->connection);
-    SC(SYS_setsid);
-    tt_difference_take(state, in->fds[1], in->fds[0], ends[1]);
-  }
-  tt_close(ends[1]);
-  if (pid > 0)
-    wait_for_result(in, ends[0], pid);
-  else
-    answer(in, (int)pid, 0, 0);
-  tt_close(ends[0]);
+  long pid = in->count == 2 ? tt_clone_copy(0, 0) : -EINVAL;
+  if (pid < 0) answer(in, (int)pid, 0, 0);
+  if (pid) return;
+  const struct tt_difference_order order = {in->fds[1],     in->fds[0],  in->request.arg64,
+                                            in->connection, in->started};
+  tt_close(listen_fd);
+  SC(SYS_setsid);
+  tt_difference_take(state, &order);
 }
 
 /* A clone that is written down, by itself or by another program. It returns only in a process that was

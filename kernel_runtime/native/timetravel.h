@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TT_ABI 4
+#define TT_ABI 5
 #define TT_EXPORT __attribute__((visibility("default")))
 
 /* Flags of tt_freeze. */
@@ -44,10 +44,11 @@ struct tt_freeze {
   uint64_t in_copy;
   uint32_t python_count, filter_count; /* in */
   /* in: -1, or a file that takes what was written since the freeze that made base_pid, in place of a
-   * clone, where that can be told and is difference_most bytes at most. With a file, and a clone all
-   * the same, that clone can be the base of later ones. TT_DIFFERENCE makes a process of it */
+   * clone, from the byte difference_at on, where that can be told and is difference_most bytes at most.
+   * With a file, and a clone all the same, that clone can be the base of later ones. TT_DIFFERENCE
+   * makes a process of it */
   int32_t difference_fd, base_pid;
-  uint64_t difference_most;
+  uint64_t difference_at, difference_most;
   int32_t frozen_pid;       /* out, as seen inside; 0: there is none yet, but a difference */
   int32_t threads;          /* out: stopped besides the caller */
   int32_t blocking_tid;     /* out, with -ETIMEDOUT */
@@ -55,7 +56,7 @@ struct tt_freeze {
   uint64_t stop_ns, describe_ns, aside_ns, clone_ns, pause_ns; /* out */
   uint64_t hold_ns;         /* out: of the pause, in which it was held */
   uint64_t aside_bytes, hot_bytes;                             /* out */
-  uint64_t difference_bytes; /* out: from its beginning, of the file; 0: it was not used */
+  uint64_t difference_bytes; /* out: how long it is in the file; 0: there is none */
   uint32_t woken_ids_kept; /* out, in a woken process: 1 = pid and thread ids are the old ones */
   int32_t frozen_fds;      /* out: descriptors that have a recipe */
   uint32_t woken_copy;     /* out, in a woken process: 1 = one of TT_WAKE_COPY */
@@ -71,7 +72,7 @@ enum tt_why {
   TT_WHY_LAYOUT = 4,     /* something was mapped, unmapped or protected */
   TT_WHY_PROCESS = 5,    /* something else changed that a clone has from its maker */
   TT_WHY_SHARED = 6,     /* another process shares memory that was written since */
-  TT_WHY_MUCH = 7        /* too much was written */
+  TT_WHY_MUCH = 7        /* too much was written, or files may be only so large (RLIMIT_FSIZE) */
 };
 
 /* Freeze. Only the first thread of a process may call it.
@@ -165,7 +166,8 @@ enum tt_command {
                    * program to write it down (parked.h), and says over it when it is; the answer,
                    * its pid, comes before */
   TT_DIFFERENCE = 8  /* descriptors: a listening socket, and the file of a later freeze whose base this
-                      * process is. Makes the frozen process of that freeze, which serves it */
+                      * process is; arg64: difference_at. Makes the frozen process of that freeze,
+                      * which serves it */
 };
 
 /* Flags of TT_WAKE. */

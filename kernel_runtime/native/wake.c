@@ -23,14 +23,8 @@ void tt_state_free(struct tt_state *state) {
 }
 
 static void tell(struct tt_waking *w, int error, enum tt_step step) {
-  if (w->connection >= 0)
-    tt_answer(w->connection, error, (int32_t)SC(SYS_getpid), w->started, step);
-  if (w->result >= 0) {
-    struct tt_result result = {error, (int32_t)step};
-    SC(SYS_write, w->result, &result, sizeof result);
-  }
+  tt_answer(w->connection, error, (int32_t)SC(SYS_getpid), w->started, step);
   tt_close(w->connection);
-  tt_close(w->result);
 }
 
 __attribute__((noreturn)) static void give_up(struct tt_waking *w, int error, enum tt_step step) {
@@ -39,7 +33,7 @@ __attribute__((noreturn)) static void give_up(struct tt_waking *w, int error, en
 }
 
 static int park_all(struct tt_state *state, struct tt_waking *w) {
-  int *all[] = {&w->connection, &w->result, &w->passed[0], &w->passed[1], &w->passed[2]};
+  int *all[] = {&w->connection, &w->passed[0], &w->passed[1], &w->passed[2]};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     if (*all[i] < 0) continue;
     int fd = tt_fds_park(state, *all[i]);

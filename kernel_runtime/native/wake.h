@@ -5,17 +5,11 @@
 #include "state.h"
 
 struct tt_waking {
-  int connection;   /* who asked; -1 when the frozen process answers */
-  int result;       /* where the frozen process reads struct tt_result; -1 without one */
+  int connection;   /* who asked, and is answered */
   int passed[3];    /* the new link, out, err; -1: none */
   uint64_t started; /* tt_now_ns() at the request */
   int copy;         /* TT_WAKE_COPY */
   struct tt_ids ids;
-};
-
-struct tt_result { /* from the woken to the frozen process, over a pipe */
-  int32_t error;
-  int32_t step; /* enum tt_step */
 };
 
 /* Rebuild everything and answer. Returns k; on failure it answers and the process ends. */

@@ -214,13 +214,12 @@ class Supervisor(Configurable):
         help="Bytes of shared memory and deleted files that one checkpoint copies.",
     ).tag(config=True, live=True)
     differences = Integer(
-        0,
+        16,
         min=0,
         max=1 << 10,
-        help="MiB, 16 is a good choice: where cells have written no more since the last frozen "
-        "process, a checkpoint notes that in place of making another one, and the next cell pays "
-        "no copy-on-write. A process is made of it when it is needed. 0: each checkpoint is a "
-        "process at once.",
+        help="MiB: where cells have written no more since the last frozen process, a checkpoint "
+        "notes that in place of making another one, and the next cell pays no copy-on-write. A "
+        "process is made of it when it is needed. 0: each checkpoint is a process at once.",
     ).tag(config=True, live=True)
     unshare = Bool(
         True,

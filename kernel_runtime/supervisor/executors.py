@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernel_runtime.engines.base import Frozen, Waker, Woken
+from kernel_runtime.engines.difference import Place
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed, SandboxError
 from kernel_runtime.frames import Channel, Frame, Kind
 from kernel_runtime.sandbox.base import Sandbox
@@ -341,23 +342,25 @@ class Executor:
         *,
         move: bool,
         hold: int | None = None,
-        difference: int | None = None,
+        difference: Place | None = None,
         base: int = 0,
     ) -> Frozen:
         """Have it freeze itself; see the protocol."""
         self._moving = {}
         self.end_expected = move
+        file, at = difference if difference is not None else (None, 0)
         try:
             # the clock is the same on both sides: a command that is read too late is not obeyed
             until = time.clock_gettime(time.CLOCK_BOOTTIME) + _FREEZE_S
             report = await asyncio.wait_for(
                 self._ask(
                     "freeze",
-                    [fd for fd in (listener, hold, difference) if fd is not None],
+                    [fd for fd in (listener, hold, file) if fd is not None],
                     move=move,
                     until=until,
                     held=hold is not None,
-                    base=None if difference is None else base,
+                    base=None if file is None else base,
+                    difference_at=at,
                     **self._options(),
                 ),
                 2 * _FREEZE_S,

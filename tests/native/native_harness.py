@@ -150,6 +150,7 @@ class Process:
             moved = options.get("flags", 0) & tt.MOVE
             frozen = Frozen(self.world, path, self.pid, {} if moved else self.reply())
             frozen.file = descriptors.get("difference_fd", -1)
+            frozen.at = options.get("difference_at", 0)
             return frozen
 
     def kill(self) -> None:
@@ -193,6 +194,7 @@ class Frozen:
     base: Frozen | None = None
     """Set: this is a difference from it, of which a process is still to be made."""
     file: int = -1
+    at: int = 0
 
     @property
     def report(self) -> list[list[str]]:
@@ -209,7 +211,8 @@ class Frozen:
         base, self.base = self.base, None
         os.unlink(self.path)
         with listen(self.path) as listener:
-            answer = base.ask(tt.DIFFERENCE, fds=(listener.fileno(), self.file))
+            fds = (listener.fileno(), self.file)
+            answer = base.ask(tt.DIFFERENCE, fds=fds, arg64=self.at)
         os.close(self.file)
         if answer.error:
             raise OSError(answer.error, f"difference: {os.strerror(answer.error)}")

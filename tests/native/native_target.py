@@ -46,6 +46,7 @@ class Freeze(ctypes.Structure):
         ("filter_count", ctypes.c_uint32),
         ("difference_fd", ctypes.c_int32),
         ("base_pid", ctypes.c_int32),
+        ("difference_at", ctypes.c_uint64),
         ("difference_most", ctypes.c_uint64),
         ("frozen_pid", ctypes.c_int32),
         ("threads", ctypes.c_int32),
