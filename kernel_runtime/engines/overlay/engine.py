@@ -339,6 +339,7 @@ class OverlayEngine:
         faults.point("restored")
         changed: bool = answer["uppers"] != self.state.uppers
         state = self.state
+        was = (state.stacks, {**state.uppers}, state.root_layer, state.before)
         follows = follows and (changed or root_layer != state.root_layer)
         if follows:
             state.note_before()
@@ -347,9 +348,10 @@ class OverlayEngine:
         state.stacks = {root: stack for root, stack in wanted.items() if stack}
         self._take_uppers(answer["uppers"])
         state.root_layer = root_layer
-        # on the disk before the workspace's journal says that it has followed: else the power may
-        # go when one of them is the new state and the other the old
-        self._write(durable=follows)
+        if follows or was != (state.stacks, state.uppers, state.root_layer, state.before):
+            # on the disk before the workspace's journal says that it has followed: else the power
+            # may go when one of them is the new state and the other the old
+            self._write(durable=follows)
         return changed
 
     def workspace_followed(self) -> None:
