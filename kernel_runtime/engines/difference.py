@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 _NAME = "timetravel-difference"
 
 _IN_A_ROW = 32
-"""Differences from one base. They grow: each holds all that was written since the base."""
+"""Differences from one base."""
+
+_IN_VAIN = 48 << 20
+"""Bytes that they may have noted again and again: each holds all that was written since the base,
+also what one cell wrote and no other."""
 
 _TRIES = 2
 """Freezes in a row that were to be differences and were not, before some are left out."""
@@ -69,6 +73,15 @@ class _Base:
     frozen: Frozen
     """Who makes processes of the differences: that process, or a later one that took its place."""
     count: int = 0
+    least: int = 0
+    """Bytes of the smallest difference from it: what any cell writes."""
+    in_vain: int = 0
+    """Bytes that differences had more than that."""
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether a new one is better."""
+        return self.count >= _IN_A_ROW or self.in_vain >= _IN_VAIN
 
 
 @dataclass
@@ -83,6 +96,8 @@ class Differences:
     _end: int = 0
     """Of the last difference in the file."""
     _preparing: asyncio.Future[None] | None = None
+    _least: int = 0
+    """Of the base before."""
     _failed: int = 0
     _leave_out: int = 0
 
@@ -94,7 +109,7 @@ class Differences:
             self._leave_out -= 1
             return False, 0
         base = self._base
-        if base is None or base.executor is not executor or base.count >= _IN_A_ROW:
+        if base is None or base.executor is not executor or base.is_worn:
             return True, 0
         return True, base.pid
 
@@ -110,6 +125,8 @@ class Differences:
         if base is None:
             return False
         base.count += 1
+        base.least = min(base.least or size, size)
+        base.in_vain += size - min(base.least, self._least or base.least)
         self._failed = 0
         self._end = place.at + _whole_pages(size)
         frozen.difference = Difference(base.frozen, place, size, self.starting)
@@ -125,7 +142,9 @@ class Differences:
     def cloned(self, executor: LiveExecutor, frozen: Frozen, had_file: bool) -> None:
         """A freeze made a process. It is the base of later ones, if the executor had a file."""
         base = self._base
-        was_tried = base is not None and base.executor is executor and base.count < _IN_A_ROW
+        was_tried = base is not None and base.executor is executor and not base.is_worn
+        if base is not None and base.least:
+            self._least = base.least
         if had_file and was_tried:
             self._failed += 1
             if self._failed > _TRIES:

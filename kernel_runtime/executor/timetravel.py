@@ -276,7 +276,9 @@ class TimeTravel:
                 cow_tax_ms=cow_tax_ms,
             )
             self._frozen_at = time.monotonic()
-            if at_leisure and values.frozen_pid and self._next_is_touched():
+            # where differences will be from this one, each of them would have what was touched
+            touches = at_leisure and values.frozen_pid and difference < 0
+            if touches and self._next_is_touched():
                 # after whatever else is ready to run: nobody waits for this
                 self._kernel.io_loop.add_callback(self._touch_pages)
 
