@@ -55,7 +55,8 @@ def wait_until_own(notebook, number, address):
     time.sleep(LEISURE_S)
 
 
-def test_pages_written_since_the_last_freeze_are_noted_and_touched(notebook):
+def test_pages_written_since_the_last_freeze_are_noted_and_touched(start_notebook):
+    notebook = start_notebook("--Supervisor.differences=0")  # else nothing is touched
     cell = notebook.run(
         "library = get_ipython().kernel.timetravel._library\nimport resource\n"
         "block = bytearray(4 << 20)\n"
@@ -77,8 +78,9 @@ def test_pages_written_since_the_last_freeze_are_noted_and_touched(notebook):
     assert int(cell.out) < 500
 
 
-def test_pages_that_no_cell_writes_any_more_are_shared_again(notebook):
+def test_pages_that_no_cell_writes_any_more_are_shared_again(start_notebook):
     """Else each checkpoint would hold what one cell wrote, for as long as the session lives."""
+    notebook = start_notebook("--Supervisor.differences=0")  # else nothing is touched
     cell = notebook.run(
         "block = bytearray(4 << 20)\nfor i in range(0, len(block), 4096): block[i] = 1\n"
         "import ctypes; print(ctypes.addressof(ctypes.c_char.from_buffer(block)))"
