@@ -396,6 +396,12 @@ def _count_from_anywhere() -> None:
         _count_from(max(300, first))
 
 
+def _tell(control: socket.socket, message: dict[str, Any]) -> None:
+    """A supervisor that is gone, such as one with a wrong setting, is noticed by who reads next."""
+    with contextlib.suppress(ConnectionError):
+        control.send(json.dumps(message).encode())
+
+
 def main() -> None:
     """Arguments: number of the control socket, mode (``none``, or those of sandbox.namespaces), and
     by how many nanoseconds the monotonic clock inside shall be ahead."""
@@ -405,8 +411,8 @@ def main() -> None:
     if mode == "none":
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
         os.setsid()
-        control.send(json.dumps({"pid": os.getpid()}).encode())
-        control.send(json.dumps({"ready": mode}).encode())
+        _tell(control, {"pid": os.getpid()})
+        _tell(control, {"ready": mode})
         Init(control, ordinary_user=os.geteuid() != 0, has_namespaces=False).run()
         return
     try:
@@ -415,7 +421,7 @@ def main() -> None:
         with step("fork"):
             pid = os.fork()
         if pid:
-            control.send(json.dumps({"pid": pid}).encode())
+            _tell(control, {"pid": pid})
             return
         os.setsid()
         with step("mount"):
@@ -427,9 +433,9 @@ def main() -> None:
         _count_from_anywhere()
     except Refused as refused:
         refusal = {"refused": refused.step, "error": refused.error.errno or errno.EIO}
-        control.send(json.dumps(refusal).encode())
+        _tell(control, refusal)
         os._exit(1)
-    control.send(json.dumps({"ready": mode}).encode())
+    _tell(control, {"ready": mode})
     for _ in later.complete():
         pass
     Init(control, ordinary_user=os.geteuid() != 0).run()
