@@ -29,6 +29,8 @@ class Frozen:
     not_captured: list[Note] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     proportional_bytes: int = 0
+    measured_pid: int = 0
+    """Whose these are: a difference becomes a process, which holds what its base does."""
     twin: Frozen | None = None
     difference: Difference | None = None
     """Set while there is no process yet, and pid is 0."""

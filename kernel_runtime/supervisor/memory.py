@@ -40,6 +40,9 @@ _MUCH = 32 << 20
 _RESERVE = 0.1
 """Part of the memory that un-sharing leaves free, whatever the budget says."""
 
+_GONE_S = 1.0
+"""Seconds in which processes that were ended give their memory back."""
+
 _WATCH_S = 2.0
 """Seconds between two looks at what the machine has left, while no cell runs."""
 
@@ -61,6 +64,7 @@ class MemoryKeeper:
         self._gone_back_to: str | None = None
         self._task: asyncio.Task[None] | None = None
         self._given_up = 0
+        self._stale: set[str] = set()  # what they hold alone has become more
         self.total = memory_limit()
         # the frozen ones may take half of what this user may have
         self._most_processes = process_limit() // 2
@@ -172,33 +176,41 @@ class MemoryKeeper:
         return False
 
     async def measure(self) -> None:
-        """Measure some frozen processes: the newest two always, the others in turn."""
-        frozen = list(self._session.frozen.values())
-        newest, others = frozen[-2:], frozen[:-2]
+        """Measure some frozen processes: always the newest two, and those that hold more by now
+        than when they were measured; the others in turn."""
+        first: list[Frozen] = []
+        others: list[Frozen] = []
+        held = list(self._session.frozen.items())
+        newest = {id for id, _ in held[-2:]}
+        for id, frozen in held:
+            if frozen.difference is not None:
+                frozen.proportional_bytes = frozen.difference.bytes
+            elif id in newest or id in self._stale or frozen.pid != frozen.measured_pid:
+                first.append(frozen)
+            else:
+                others.append(frozen)
+        self._stale.clear()
         if others:
             self._turn %= len(others)
             others = others[self._turn :] + others[: self._turn]
-        todo = newest + others
-        measured = await asyncio.to_thread(self._measure, todo)
-        self._turn += max(0, measured - len(newest))
+        self._turn += await asyncio.to_thread(self._measure, first, others)
 
-    def _measure(self, todo: list[Frozen]) -> int:
+    def _measure(self, first: list[Frozen], others: list[Frozen]) -> int:
+        """Return how many of the others there was time for."""
         proc = self._session.sandbox.proc
         end = time.monotonic() + _MEASURE_S
         executor = self._session.executor
         if executor is not None:
             rss, pss = set_sizes(proc(executor.pid))
             self._shared_with_live = rss - pss
-        for count, frozen in enumerate(todo, 1):
-            if frozen.difference is not None:
-                frozen.proportional_bytes = frozen.difference.bytes
-                continue
+        for count, frozen in enumerate([*first, *others], 1 - len(first)):
+            frozen.measured_pid = frozen.pid
             frozen.proportional_bytes = set_sizes(proc(frozen.pid))[1]
             if frozen.twin is not None:
                 frozen.proportional_bytes += set_sizes(proc(frozen.twin.pid))[1]
-            if time.monotonic() > end:
+            if count > 0 and time.monotonic() > end:
                 return count
-        return len(todo)
+        return len(others)
 
     async def _keep_within(self) -> None:
         """Bring what is held back within the budget, and within what the machine has."""
@@ -208,18 +220,24 @@ class MemoryKeeper:
             left = max(self._least, self.frozen_bytes - shortage)
             if left < budget:
                 budget, why = left, "the machine had little memory left (memory_reserve)"
-        plan = plan_evictions(
-            self._held(),
-            budget_bytes=budget + self._shared_with_live,
-            max_processes=min(self._session.config.max_processes, self._most_processes),
-            **self._protected(),
-        )
         is_first = not self._given_up
-        if budget < self.budget:
-            self._given_up += len(plan.evict)
-        await self._end(plan.evict, why)
-        if is_first and self.problem:
-            self._session.router.say_next(self.problem)
+        # again, as what an evicted one shared with others they hold alone then
+        while True:
+            plan = plan_evictions(
+                self._held(),
+                budget_bytes=budget + self._shared_with_live,
+                max_processes=min(self._session.config.max_processes, self._most_processes),
+                **self._protected(),
+            )
+            if not plan.evict:
+                break
+            if budget < self.budget:
+                self._given_up += len(plan.evict)
+            if is_first and self.problem:
+                is_first = False
+                self._session.router.say_next(self.problem)
+            await self._end(plan.evict, why)
+            await self.measure()
 
     def _held(self) -> list[tuple[Checkpoint, int]]:
         timeline = self._session.timeline
@@ -238,8 +256,20 @@ class MemoryKeeper:
         }
 
     async def _end(self, ids: Iterable[str], why: str) -> None:
+        """End frozen processes; return when their memory is free."""
+        session = self._session
+        ending = []
         for id in ids:
-            await self._session.captures.evict(id, why)
+            held = list(session.frozen)
+            at = held.index(id) if id in held else 0
+            self._stale.update(held[max(0, at - 1) : at + 2])
+            if (frozen := session.frozen.get(id)) is not None and frozen.pid:
+                ending.append(asyncio.ensure_future(session.sandbox.wait_exit(frozen.pid)))
+            await session.captures.evict(id, why)
+        if ending:
+            _, late = await asyncio.wait(ending, timeout=_GONE_S)
+            for one in late:
+                one.cancel()
 
     async def _prepare(self) -> None:
         """Spend idle time so that the next cell or the next restore is fast."""

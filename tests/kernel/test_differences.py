@@ -6,6 +6,7 @@ import platform
 
 import pytest
 
+from kernel_runtime.supervisor.limits import memory_limit
 from tests.session_processes import frozen_of
 from tests.waiting import until
 
@@ -70,6 +71,21 @@ def test_none_where_the_user_wants_none(quick):
     check(notebook, 2 * CELLS - 1)
     notebook.run(f"%restore {numbers[5]}")
     check(notebook, 5)
+
+
+def test_the_budget_holds_where_a_base_goes(quick):
+    """Who takes its place holds then what the base has held."""
+    notebook = quick()
+    count(notebook)
+    notebook.run("big[:] = bytes(len(big))")  # what was there before is the base's alone
+    notebook.command("config", set={"memory_fraction": (40 << 20) / memory_limit()})
+    notebook.run("%checkpoint")
+
+    def fits():
+        memory = notebook.command("status")["memory"]
+        return memory["frozen_bytes"] <= memory["budget_bytes"]
+
+    until(fits)
 
 
 def test_checkpoints_that_others_are_based_on_are_deleted(quick):
