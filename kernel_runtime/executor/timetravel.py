@@ -115,9 +115,12 @@ class TimeTravel:
         if not is_last:
             return
         if self._freeze_follows:
-            self._ahead = self._summary()
-            self._ahead_until = time.monotonic() + _AHEAD_S
+            self._look_ahead()
         self._freeze_follows = False
+
+    def _look_ahead(self) -> None:
+        self._ahead = self._summary()
+        self._ahead_until = time.monotonic() + _AHEAD_S
 
     def cell_begins(self) -> None:
         """What it does outside of the session is noted from now on."""
@@ -149,6 +152,8 @@ class TimeTravel:
         name = command["command"]
         if name == "freeze":
             self._freeze(command)
+        elif name == "look_ahead":
+            self._look_ahead()
         elif name == "park":
             self._park(command)
         elif name == "park_aside":

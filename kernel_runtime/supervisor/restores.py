@@ -100,6 +100,8 @@ class Restorer(Reviver):
         async with session.lock:
             started = time.perf_counter()
             session.environment.make_room()
+            if session.executor is not None and session.engine.can_copy and asked.only != "files":
+                session.executor.look_ahead()  # while the files are looked at
             plan = await self.plan(target, asked.only, part, asked.partial)
             plan.tell_s, plan.resumes, plan.reseeds = tell_s, resumes, asked.reseed
             plan.is_whole = session.persistence.is_imported and not (asked.partial or resumes)
