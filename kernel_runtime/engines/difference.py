@@ -101,23 +101,25 @@ class Differences:
     _failed: int = 0
     _leave_out: int = 0
 
-    def wanted(self, executor: LiveExecutor) -> tuple[bool, int]:
-        """Whether the next freeze gets a file, and the base's id in the executor's eyes, or 0."""
+    def place(self, executor: LiveExecutor) -> tuple[Place | None, int]:
+        """For the next freeze, best with room that need not be made in the pause, or None; and the
+        base's id in the executor's eyes, or 0."""
         if not executor.differences:
-            return False, 0
+            return None, 0
         if self._leave_out:
             self._leave_out -= 1
-            return False, 0
-        base = self._base
-        if base is None or base.executor is not executor or base.is_worn:
-            return True, 0
-        return True, base.pid
-
-    def place(self) -> Place:
-        """For the next freeze, best with room that need not be made in the pause."""
+            return None, 0
         if self._file < 0:
             self._file = os.memfd_create(_NAME)
-        return Place(self._file, self._end)
+        base = self._usable(executor)
+        return Place(self._file, self._end), 0 if base is None else base.pid
+
+    def _usable(self, executor: LiveExecutor) -> _Base | None:
+        """The base, if a difference from it is wanted."""
+        base = self._base
+        if base is None or base.executor is not executor or base.is_worn:
+            return None
+        return base
 
     def add(self, frozen: Frozen, place: Place, size: int) -> bool:
         """A freeze was noted there. False if the base is gone."""
@@ -141,11 +143,9 @@ class Differences:
 
     def cloned(self, executor: LiveExecutor, frozen: Frozen, had_file: bool) -> None:
         """A freeze made a process. It is the base of later ones, if the executor had a file."""
-        base = self._base
-        was_tried = base is not None and base.executor is executor and not base.is_worn
-        if base is not None and base.least:
-            self._least = base.least
-        if had_file and was_tried:
+        if self._base is not None and self._base.least:
+            self._least = self._base.least
+        if had_file and self._usable(executor) is not None:
             self._failed += 1
             if self._failed > _TRIES:
                 self._leave_out = min(1 << (self._failed - _TRIES), _LEFT_OUT_MOST)

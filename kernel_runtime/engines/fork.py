@@ -24,7 +24,7 @@ from pathlib import Path
 from traitlets.log import get_logger
 
 from kernel_runtime.engines.base import Frozen, LiveExecutor, Woken
-from kernel_runtime.engines.difference import Differences, Place
+from kernel_runtime.engines.difference import Differences
 from kernel_runtime.errors import CheckpointRefused, RestoreFailed
 
 # struct tt_request and struct tt_answer of native/timetravel.h
@@ -78,11 +78,8 @@ class ForkEngine:
         hold: int | None = None,
     ) -> Frozen:
         listener, address = self._take_listener()
-        place: Place | None = None
         try:
-            wanted, base = (False, 0) if move else self.differences.wanted(executor)
-            if wanted:
-                place = self.differences.place()
+            place, base = (None, 0) if move else self.differences.place(executor)
             # while the executor is at it: making a file on a disk takes a part of a millisecond
             asyncio.get_running_loop().call_soon(self._prepare_listener)
             frozen = await executor.freeze(
@@ -103,7 +100,7 @@ class ForkEngine:
             if move:
                 self.differences.moved()
             elif not frozen.difference:
-                self.differences.cloned(executor, frozen, wanted)
+                self.differences.cloned(executor, frozen, place is not None)
         except OSError as error:
             os.unlink(address)
             raise CheckpointRefused(f"The frozen process does not answer: {error}.") from error

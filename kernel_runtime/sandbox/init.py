@@ -118,8 +118,7 @@ class Init:
             self.environment.idle()
 
     def send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # the supervisor is gone: the next poll says so
-            self.control.send(json.dumps(message).encode())
+        _tell(self.control, message)
 
     def serve(self) -> bool:
         """Handle one request; return False at the end of the connection."""
@@ -398,7 +397,7 @@ def _count_from_anywhere() -> None:
 
 def _tell(control: socket.socket, message: dict[str, Any]) -> None:
     """A supervisor that is gone, such as one with a wrong setting, is noticed by who reads next."""
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(OSError):
         control.send(json.dumps(message).encode())
 
 

@@ -75,6 +75,11 @@ class MemoryKeeper:
         return int(self.total * self._session.config.memory_fraction)
 
     @property
+    def _over_budget(self) -> str:
+        """Why a checkpoint has no process any more."""
+        return f"memory budget of {self.budget >> 20} MiB"
+
+    @property
     def frozen_bytes(self) -> int:
         """Bytes of memory in use that would be free without frozen processes."""
         held = sum(f.proportional_bytes for f in self._session.frozen.values())
@@ -215,7 +220,7 @@ class MemoryKeeper:
     async def _keep_within(self) -> None:
         """Bring what is held back within the budget, and within what the machine has."""
         await self.measure()
-        budget, why = self.budget, f"memory budget of {self.budget >> 20} MiB"
+        budget, why = self.budget, self._over_budget
         if shortage := self.shortage:
             left = max(self._least, self.frozen_bytes - shortage)
             if left < budget:
@@ -313,7 +318,7 @@ class MemoryKeeper:
             self._session.durability.before_it_goes(plan.write_first)
         if not plan.evict:
             return room
-        await self._end(plan.evict, f"memory budget of {self.budget >> 20} MiB")
+        await self._end(plan.evict, self._over_budget)
         await self.measure()
         return self._room()
 

@@ -207,16 +207,13 @@ def test_the_oldest_checkpoints_make_room_for_the_next_rewrite(start_notebook, d
         time.sleep(LEISURE_S)
         notebook.run("a += 1")
         until(lambda: own_kib(notebook, address) >= 46 << 10, f"after #{number}")
-    states = [
-        next(c["state"] for c in record["captures"] if c["engine"] == "fork")
-        for record in notebook.command("list")["checkpoints"]
-    ]
+    states = [capture["state"] for capture in process_captures(notebook)]
     assert "evicted" in states[:-1] and states[-1] == "ready", states
     assert notebook.run("%restore 3\nprint('no')").status == "ok"
     assert notebook.run("print(a.min(), a.max())").out == "2 2"
 
 
-def process_states(notebook):
+def process_captures(notebook):
     return [
         next(c for c in record["captures"] if c["engine"] == "fork")
         for record in notebook.command("list")["checkpoints"]
@@ -232,7 +229,7 @@ def test_memory_is_given_back_where_the_machine_has_little(start_notebook):
     for number in range(8):
         notebook.run(f"big = bytearray([{number + 1}]) * (40 << 20)")
     newest = notebook.head()["number"]
-    assert {c["state"] for c in process_states(notebook)} == {"ready"}
+    assert {c["state"] for c in process_captures(notebook)} == {"ready"}
     notebook.command("config", set={"memory_reserve": 1.0})
 
     def given_back():
@@ -240,7 +237,7 @@ def test_memory_is_given_back_where_the_machine_has_little(start_notebook):
         return memory["frozen_bytes"] <= memory["budget_bytes"] // 8
 
     until(given_back)
-    states = process_states(notebook)
+    states = process_captures(notebook)
     assert states[-1]["state"] == "ready", "the head stays"
     assert "evicted" in {c["state"] for c in states}
     assert any("little memory" in limit for limit in notebook.command("status")["limits"])

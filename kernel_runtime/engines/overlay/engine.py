@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -339,7 +340,7 @@ class OverlayEngine:
         faults.point("restored")
         changed: bool = answer["uppers"] != self.state.uppers
         state = self.state
-        was = (state.stacks, {**state.uppers}, state.root_layer, state.before)
+        was = copy.copy(state)
         follows = follows and (changed or root_layer != state.root_layer)
         if follows:
             state.note_before()
@@ -348,7 +349,7 @@ class OverlayEngine:
         state.stacks = {root: stack for root, stack in wanted.items() if stack}
         self._take_uppers(answer["uppers"])
         state.root_layer = root_layer
-        if follows or was != (state.stacks, state.uppers, state.root_layer, state.before):
+        if follows or state != was:
             # on the disk before the workspace's journal says that it has followed: else the power
             # may go when one of them is the new state and the other the old
             self._write(durable=follows)
