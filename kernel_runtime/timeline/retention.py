@@ -201,12 +201,18 @@ def plan_retention(
         stay -= {c.id for c in candidates} - kept
     total = sum(sizes.get(id, 0) for id in stay)
     budget = rules.budget_bytes
+    free: list[str] = []
     for candidate in candidates:
         if budget is None or total <= budget:
             break
-        if candidate.id in stay and candidate.id != newest and sizes.get(candidate.id, 0):
-            stay.discard(candidate.id)
-            total -= sizes[candidate.id]
+        if candidate.id not in stay or candidate.id == newest:
+            continue
+        free.append(candidate.id)
+        if size := sizes.get(candidate.id, 0):
+            # older ones that were charged with nothing may need the same: nothing would be freed
+            stay.difference_update(free)
+            free.clear()
+            total -= size
     gone = tuple(c.id for c in candidates if c.id not in stay)
     left = tuple(c.id for c in candidates if c.id in doubtful and c.id in stay)
     return RetentionPlan(gone, budget is None or total <= budget, total, left)
