@@ -5,7 +5,8 @@ A stream socket between a process in the sandbox (``BlobClient``) and the superv
 of their BLAKE2b-256. The side in the sandbox asks, the supervisor answers in order:
 
     MISSING  digests         -> MISSING  one byte for each: 1 if it is not stored
-    PUT      digest, bytes      (no answer; what does not fit its digest ends the channel)
+    PUT      digest, digest, bytes   (no answer; what does not fit its digest ends the channel; the
+                                 second names an older version, or is zero)
     GET      digest          -> DATA bytes, or ERROR text
     WORDS    JSON               (both ways; what they mean is the caller's)
 
@@ -52,7 +53,7 @@ class Frame(IntEnum):
 
 _MOST: Final = {
     Frame.MISSING: _DIGESTS_MOST * _DIGEST,
-    Frame.PUT: _DIGEST + BLOB_MOST,
+    Frame.PUT: 2 * _DIGEST + BLOB_MOST,
     Frame.GET: _DIGEST,
     Frame.DATA: BLOB_MOST,
     Frame.ERROR: 1 << 16,
@@ -66,8 +67,11 @@ class Blobs(Protocol):
     def missing(self, digests: Sequence[str]) -> Collection[str]:
         """Those that are not stored."""
 
-    def put(self, digest: str, data: bytes | memoryview) -> Any:
-        """Store a blob. Raises where its bytes do not fit the digest, or nothing can be written."""
+    def put(self, digest: str, data: bytes | memoryview, older: str | None = None) -> Any:
+        """Store a blob. Raises where its bytes do not fit the digest, or nothing can be written.
+
+        older: one that it may be much like.
+        """
 
     def get(self, digest: str) -> bytes:
         """Return a blob's bytes, verified. Raises where it is missing or damaged."""
@@ -145,7 +149,8 @@ def serve(link: socket.socket, blobs: Blobs, heard: Callable[[dict[str, Any]], b
             _send(link, Frame.MISSING, bytes(name in missing for name in names))
         elif kind == Frame.PUT:
             with memoryview(payload) as view:
-                blobs.put(bytes(view[:_DIGEST]).hex(), view[_DIGEST:])
+                digest, older = bytes(view[:_DIGEST]), bytes(view[_DIGEST : 2 * _DIGEST])
+                blobs.put(digest.hex(), view[2 * _DIGEST :], older.hex() if any(older) else None)
         elif kind == Frame.GET:
             _answer_get(link, blobs, payload.hex())
         else:
@@ -177,10 +182,11 @@ class BlobClient:
             found.update(name for name, flag in zip(part, flags) if flag)
         return found
 
-    def put(self, digest: str, data: bytes | memoryview) -> None:
-        """Have a blob of BLOB_MOST bytes at most stored."""
+    def put(self, digest: str, data: bytes | memoryview, older: str | None = None) -> None:
+        """Have a blob of BLOB_MOST bytes at most stored. older: one that it may be much like."""
         view = memoryview(data).cast("B")
-        _send(self._link, Frame.PUT, bytes.fromhex(digest), view)
+        names = bytes.fromhex(digest), bytes.fromhex(older) if older else bytes(_DIGEST)
+        _send(self._link, Frame.PUT, *names, view)
 
     def get(self, digest: str) -> bytes:
         """Return a blob. Raises ChannelError with the reason where it cannot be had."""

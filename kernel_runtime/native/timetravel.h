@@ -149,6 +149,15 @@ TT_EXPORT size_t tt_cut(const unsigned char *data, size_t size);
  * may call it. */
 TT_EXPORT int tt_digest4(const unsigned char *const data[4], size_t size, unsigned char *out);
 
+/* What is left of memory when it is foretold from an older version of it, into out, and back again:
+ * size bytes each, a multiple of lane (1, 2, 4 or 8 bytes). how: 0, a lane is what it was; 1, constant
+ * more; 2, so many times as much (IEEE 754, lanes of 4 and 8). 0, or -EINVAL. Any thread may call
+ * them. */
+TT_EXPORT int tt_delta_take(const unsigned char *new, const unsigned char *old, size_t size, int lane,
+                            int how, double constant, unsigned char *out);
+TT_EXPORT int tt_delta_put(const unsigned char *planes, const unsigned char *old, size_t size,
+                           int lane, int how, double constant, unsigned char *out);
+
 /* TT_ABI of the library that was loaded. */
 TT_EXPORT int tt_abi(void);
 

@@ -20,8 +20,13 @@ exists: `put` compares, so writing damaged content again heals it. Left-over fil
 The workspace's blobs are stored as given: reflinked chunks share blocks with the user's files,
 which compressed ones cannot. Other users of this class give a codec (``coding``).
 
+A blob may be written as a delta to another, its *base*, which **must** be kept as long: `bases`
+says which those are. One that is there but damaged is written anew as a whole, and none becomes a
+delta to what is one to it, so there is no circle.
+
 In an encrypted store (``encryption``) blobs are sealed as they are written, whatever the codec, and
-nothing is reflinked or held. What was stored before stays where it is, and is found.
+nothing is reflinked, held or a delta: what one is to would be known only by opening it. What was
+stored before stays where it is, and is found.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from typing import Final
 from kernel_runtime import hashing
 from kernel_runtime.store import encryption, locks
 from kernel_runtime.store.cipher import OVERHEAD
-from kernel_runtime.store.coding import Codec, Plain
+from kernel_runtime.store.coding import HEAD, Codec, Older, Plain
 from kernel_runtime.store.digests import (
     BlobDamaged,
     BlobError,
@@ -66,6 +71,8 @@ __all__ = [
 _FSYNC_ONE_BY_ONE: Final = 64  # above this many new files one syncfs is cheaper
 _KNOWN_GOOD_LIMIT: Final = 1 << 15
 _STALE_TMP_S: Final = 86_400.0
+_DEEPEST: Final = 4
+"""Deltas that are gone through to read one, as they are written."""
 _PARTS: Final = ("blobs", "held", "leases", "pins", "tmp")
 
 _O_CLOEXEC: Final[int] = getattr(os, "O_CLOEXEC", 0)
@@ -110,17 +117,24 @@ class BlobStore(Shelf):
 
     # -- writing ------------------------------------------------------------------------------
 
-    def put(self, data: bytes | memoryview, *, clone: tuple[int, int] | None = None) -> Digest:
+    def put(
+        self,
+        data: bytes | memoryview,
+        *,
+        clone: tuple[int, int] | None = None,
+        older: Digest | None = None,
+    ) -> Digest:
         """Store data and return its name. Not durable before `flush`.
 
         clone: (descriptor, offset) of a file of our own that holds the same bytes, block
-        aligned, on a filesystem that can share blocks; writing is then free.
+        aligned, on a filesystem that can share blocks; writing is then free. older: a blob that
+        this one may be much like; it may become a delta to it where the codec knows these.
         Raises BlobStoreFull, or BlobNotStored where the store cannot be written.
         """
         digest = digest_of(data)
         target = self._file(digest)
-        if not self._matches(digest, target, data):
-            self._write(digest, target, data, clone)
+        if not (self._matches(digest, target, data) and self._mark_bases(target)):
+            self._write(digest, target, data, clone, older)
         self._mark(target)
         self._remember(digest, target)
         return digest
@@ -134,6 +148,8 @@ class BlobStore(Shelf):
         try:
             with self._locked(exclusive=False):
                 known = self._is_known(digest, os.stat(target))
+                if not self._mark_bases(target):
+                    return False
                 self._mark(target)
             if not known:
                 self.get(digest)
@@ -251,6 +267,13 @@ class BlobStore(Shelf):
             done += os.pwrite(fd, view[done:], offset + done)
         return len(data)
 
+    def bases(self, digests: Iterable[str]) -> set[Digest]:
+        """The blobs that these are deltas to, as deep as it goes, whether or not they are there."""
+        found: set[Digest] = set()
+        for digest in digests:
+            found.update(self._chain(str(self.plain_file(Digest(digest)))))
+        return found
+
     def has(self, digest: Digest, size: int | None = None) -> bool:
         """Whether a blob is there and, if size is given, as long as it should be (plain ones)."""
         found = self.size(digest)
@@ -342,6 +365,18 @@ class BlobStore(Shelf):
                     yield done, size
                 batch = []
 
+    def make_whole(self, digests: Iterable[str]) -> None:
+        """Write those of these blobs anew that are deltas: nothing else is needed to read them.
+
+        Raises BlobError. Not durable before `flush`.
+        """
+        for digest in map(Digest, digests):
+            plain, target = str(self.plain_file(digest)), self._file(digest)
+            if self._base_of(plain) is not None:
+                self._write(digest, target, self.get(digest))
+                if target != plain:
+                    os.unlink(plain)
+
     # -- what an encrypted store keeps beside its blobs ---------------------------------------
 
     @property
@@ -369,9 +404,14 @@ class BlobStore(Shelf):
     def _is_sealed(self, target: str) -> bool:
         return self._cipher is not None and target.startswith(f"{self.path}/sealed/")
 
-    def _encode(self, digest: Digest, data: bytes | memoryview) -> bytes | memoryview:
+    def _encode(
+        self, digest: Digest, target: str, data: bytes | memoryview, older: Digest | None
+    ) -> bytes | memoryview:
         """Into the bytes of the file that it is written into. Raises OSError."""
-        stored = self._codec.encode(data)
+        stored = self._codec.encode(data, self._older(digest, target, older))
+        base = self._codec.base_of(bytes(stored[:HEAD]))
+        if base is not None and not self._rely_on(base):
+            stored = self._codec.encode(data)
         if self._cipher is not None:
             return self._cipher.seal(stored, f"blob {digest}")
         if encryption.is_encrypted(self._home):
@@ -380,9 +420,88 @@ class BlobStore(Shelf):
 
     def _decode(self, digest: Digest, target: str, stored: bytes) -> bytes:
         """The reverse. Raises ValueError."""
+        return self._decode_at(digest, target, stored, 0)
+
+    def _decode_at(self, digest: Digest, target: str, stored: bytes, depth: int) -> bytes:
         if self._cipher is not None and self._is_sealed(target):
             stored = self._cipher.open(stored, f"blob {digest}")
-        return self._codec.decode(stored)
+
+        def read(base: Digest) -> bytes:
+            if depth == 4 * _DEEPEST:  # a base that was lost was stored again as a delta
+                raise ValueError("deltas to deltas without an end")
+            try:
+                file = self._found(base)
+                with open(file, "rb") as opened:
+                    found = opened.read()
+            except OSError as cause:
+                raise ValueError(f"it is a delta to {base[:12]}, which cannot be read") from cause
+            return self._decode_at(base, file, found, depth + 1)
+
+        return self._codec.decode(stored, read)
+
+    def _older(self, digest: Digest, target: str, older: Digest | None) -> Iterator[Older]:
+        """What a blob may be a delta to, **not verified**: first what is whole, then what was last.
+
+        Nothing where it must not be one.
+        """
+        if older is None or self._cipher is not None or os.path.lexists(target):
+            return
+        chain = [older, *self._chain(self._found(older))]
+        if digest in chain:
+            return
+        for base in dict.fromkeys((chain[-1], older)):
+            if base == chain[-1] or len(chain) <= _DEEPEST:
+                with contextlib.suppress(BlobError):
+                    yield Older(base, self._read(base))
+
+    def _rely_on(self, base: Digest) -> bool:
+        """Whether a blob is good; no sweep, and no addition that fails, takes it from now on."""
+        target = self._found(base)
+        try:
+            self.get(base)
+            for one in (base, *self._chain(target)):
+                file = self._found(one)
+                self._mark(file)
+                with self._lock:
+                    self._known_good.pop(one, None)  # see discard
+                self._will_sync(file)
+        except (OSError, BlobError):
+            return False
+        return True
+
+    def _chain(self, target: str) -> list[Digest]:
+        """What a file is a delta to, and what that is one to, up to what is whole."""
+        found: list[Digest] = []
+        base = self._base_of(target)
+        while base is not None and base not in found:
+            found.append(base)
+            base = self._base_of(str(self.plain_file(base)))
+        return found
+
+    def _base_of(self, target: str) -> Digest | None:
+        """What a file that is not sealed is a delta to; None also where it cannot be read."""
+        if self._codec.is_plain or self._is_sealed(target):
+            return None
+        try:
+            with open(target, "rb") as file:
+                return self._codec.base_of(file.read(HEAD))
+        except OSError:
+            return None
+
+    def _mark_bases(self, target: str) -> bool:
+        """What a blob is a delta to is as wanted as itself; False if something of it is gone."""
+        try:
+            for base in self._chain(target):
+                file = self._found(base)
+                known = self._is_known(base, os.stat(file))
+                self._mark(file)
+                if known:
+                    self._remember(base, file)
+                else:
+                    self._will_sync(file)
+        except OSError:
+            return False
+        return True
 
     def _mark(self, target: str) -> None:
         """A sweep that is under way sees that this blob is wanted again."""
@@ -443,7 +562,8 @@ class BlobStore(Shelf):
         digest: Digest,
         target: str,
         data: bytes | memoryview,
-        clone: tuple[int, int] | None,
+        clone: tuple[int, int] | None = None,
+        older: Digest | None = None,
     ) -> None:
         with self._lock:
             self._serial += 1
@@ -451,7 +571,7 @@ class BlobStore(Shelf):
         temporary = f"{self.path}/tmp/{os.getpid()}-{id(self):x}-{serial}"
         try:
             self._make_folder(target)
-            stored = self._encode(digest, data)
+            stored = self._encode(digest, target, data, older)
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _O_CLOEXEC | _O_NOFOLLOW
             fd = os.open(temporary, flags, 0o600)
             try:

@@ -2,15 +2,20 @@
 
 A blob's name is the hash of its plain bytes, so how it is written can change without its name.
 The workspace's blobs are plain: they share blocks with the user's files. Those of namespaces are
-compressed where that pays.
+compressed where that pays, and written as a delta to an older version (deltas.py) where that pays
+more.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol
 
 import zstandard
+
+from kernel_runtime.store import deltas
+from kernel_runtime.store.digests import Digest
 
 LARGEST: Final = 1 << 30
 """Bytes that a compressed blob may claim to unpack to: a few written bytes cannot fill memory."""
@@ -18,10 +23,29 @@ LARGEST: Final = 1 << 30
 _LEVEL: Final = 1
 _PLAIN: Final = b"\0"
 _ZSTD: Final = b"\1"
+_DELTA: Final = b"\2"
+_DIGEST: Final = 32
+HEAD: Final = 1 + _DIGEST
+"""Bytes at the beginning of a file that say what a delta is one to."""
 _SAMPLE: Final = 16_384
 _SAMPLES: Final = 4
 _WORTH: Final = 0.9
 """Above this part of its size a compressed blob is not worth the unpacking."""
+
+
+Read = Callable[[Digest], bytes]
+
+
+def alone(base: Digest) -> bytes:
+    """Where there is no other blob."""
+    raise ValueError(f"a delta to {base[:12]}, which is not here")
+
+
+class Older(NamedTuple):
+    """A blob that another one may be much like."""
+
+    digest: Digest
+    data: bytes
 
 
 class Codec(Protocol):
@@ -30,11 +54,17 @@ class Codec(Protocol):
     is_plain: bool
     """Whether a file holds its blob's own bytes, so that blocks can be shared."""
 
-    def encode(self, data: bytes | memoryview) -> bytes | memoryview:
-        """The bytes of the file."""
+    def encode(self, data: bytes | memoryview, older: Iterable[Older] = ()) -> bytes | memoryview:
+        """The bytes of the file. older: what they may be a delta to, in turns; see ``base_of``."""
 
-    def decode(self, stored: bytes) -> bytes:
-        """The reverse. Raises ValueError where stored was not made by ``encode``."""
+    def base_of(self, head: bytes) -> Digest | None:
+        """The blob that a file is a delta to, by its first HEAD bytes; None: it is none."""
+
+    def decode(self, stored: bytes, read: Read = alone) -> bytes:
+        """The reverse. Raises ValueError where stored was not made by ``encode``.
+
+        read: gives the blob that it is a delta to.
+        """
 
 
 class Plain:
@@ -42,22 +72,34 @@ class Plain:
 
     is_plain = True
 
-    def encode(self, data: bytes | memoryview) -> bytes | memoryview:
+    def encode(self, data: bytes | memoryview, older: Iterable[Older] = ()) -> bytes | memoryview:
         return data
 
-    def decode(self, stored: bytes) -> bytes:
+    def base_of(self, head: bytes) -> Digest | None:
+        return None
+
+    def decode(self, stored: bytes, read: Read = alone) -> bytes:
         return stored
 
 
 class Compressed:
-    """zstd, or the plain bytes where that does not shrink them; the first byte says which."""
+    """zstd, or a delta, or the plain bytes where that does not shrink them; the first byte says."""
 
     is_plain = False
 
     def __init__(self) -> None:
         self._own = threading.local()  # a compressor serves one thread at a time
 
-    def encode(self, data: bytes | memoryview) -> bytes | memoryview:
+    def encode(self, data: bytes | memoryview, older: Iterable[Older] = ()) -> bytes | memoryview:
+        whole = self._whole(data)
+        for base in older:
+            new, old = memoryview(data).cast("B"), memoryview(base.data)
+            delta = self._encoder().encode(new, old, len(whole))
+            if delta is not None:
+                return b"".join((_DELTA, bytes.fromhex(base.digest), delta))
+        return whole
+
+    def _whole(self, data: bytes | memoryview) -> bytes | memoryview:
         if _looks_dense(self._compressor(), data):
             return b"".join((_PLAIN, data))
         packed = self._compressor().compress(data)
@@ -65,10 +107,16 @@ class Compressed:
             return b"".join((_PLAIN, data))
         return b"".join((_ZSTD, packed))
 
-    def decode(self, stored: bytes) -> bytes:
+    def base_of(self, head: bytes) -> Digest | None:
+        is_delta = head[:1] == _DELTA and len(head) >= HEAD
+        return Digest(head[1:HEAD].hex()) if is_delta else None
+
+    def decode(self, stored: bytes, read: Read = alone) -> bytes:
         kind, rest = stored[:1], memoryview(stored)[1:]
         if kind == _PLAIN:
             return bytes(rest)
+        if base := self.base_of(stored[:HEAD]):
+            return deltas.decode(memoryview(stored)[HEAD:], read(base))
         if kind != _ZSTD:
             raise ValueError("not a blob of this version")
         try:
@@ -83,6 +131,12 @@ class Compressed:
         found: zstandard.ZstdCompressor | None = getattr(self._own, "compressor", None)
         if found is None:
             found = self._own.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        return found
+
+    def _encoder(self) -> deltas.Encoder:
+        found: deltas.Encoder | None = getattr(self._own, "encoder", None)
+        if found is None:
+            found = self._own.encoder = deltas.Encoder(self._compressor().compress)
         return found
 
 

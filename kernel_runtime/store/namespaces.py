@@ -110,11 +110,12 @@ class NamespaceStore:
             with self._lock:
                 self._writers -= 1
                 # What another dump relies on by now is not among the fresh ones any more.
-                if not self._writers:
-                    if failed:
-                        with contextlib.suppress(OSError):
-                            self._blobs.discard(self._fresh)
+                if failed and not self._writers:
+                    with contextlib.suppress(OSError):
+                        self._blobs.discard(self._fresh)
+                if not failed or not self._writers:
                     self._fresh.clear()
+                if not self._writers:
                     self._blobs.touched_ns = 0
             lease.close()
 
@@ -128,13 +129,14 @@ class NamespaceStore:
             self._fresh -= asked
         return {digest for digest in asked if not self._blobs.touch(digest)}
 
-    def put(self, digest: str, data: bytes | memoryview) -> None:
+    def put(self, digest: str, data: bytes | memoryview, older: str | None = None) -> None:
         """Store the bytes of that hash. Not durable before `flush`.
 
-        Raises BlobDamaged where data has another hash, BlobStoreFull or BlobNotStored where the
-        store cannot be written, and then this blob is not there.
+        older: a blob that it may be much like. Raises BlobDamaged where data has another hash,
+        BlobStoreFull or BlobNotStored where the store cannot be written, and then this blob is not
+        there.
         """
-        if self._put(data) != digest:
+        if self._put(data, None if older is None else _checked(older)) != digest:
             raise BlobDamaged(digest)
 
     def save_manifest(self, manifest: dict[str, Any]) -> str:
@@ -234,6 +236,7 @@ class NamespaceStore:
             needed = {manifest}
             with contextlib.suppress(StoreError):
                 needed |= self.needs(manifest)
+            needed |= self._blobs.bases(needed)
             found[id] = self.bytes_of(needed - known)
             known |= needed
         return found
@@ -271,14 +274,30 @@ class NamespaceStore:
         self._blobs.remove_unfinished()
 
     def wanted(self, manifests: Iterable[str]) -> set[str]:
-        """These manifests and all that they need. Raises StoreError if one cannot be read."""
+        """These manifests and all that they need, also to be read. Raises StoreError if one cannot
+        be read."""
         found: set[str] = set()
         for digest in set(manifests):
             found.add(digest)
             # One that is gone has nothing left that anyone could find.
             with contextlib.suppress(BlobMissing):
                 found |= self.needs(digest)
-        return found
+        return found | self._blobs.bases(found)
+
+    def forget_unnamed(self, kept: Iterable[str]) -> None:
+        """Make the next `sweep` delete all that no kept manifest names.
+
+        Otherwise what one names may be stored as a delta to what none does any more. Raises
+        StoreError.
+        """
+        with self.writing(), self._blobs.adding():
+            named = set(kept)
+            for manifest in tuple(named):
+                with contextlib.suppress(BlobMissing):
+                    named |= self.needs(manifest)
+            if self._blobs.bases(named) - named:
+                self._blobs.make_whole(one for one in named if self._blobs.bases([one]) - named)
+        self.flush()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -305,9 +324,9 @@ class NamespaceStore:
             raise NamespaceUnusable("", f"its list would have {len(text)} bytes")
         return self._put(b"".join((_HEAD, signature.encode(), b"\n", text)))
 
-    def _put(self, data: bytes | memoryview) -> Digest:
+    def _put(self, data: bytes | memoryview, older: Digest | None = None) -> Digest:
         with self._blobs.adding() as added:
-            digest = self._blobs.put(data)
+            digest = self._blobs.put(data, older=older)
             with self._lock:
                 self._fresh.discard(digest)
                 self._fresh.update(added)

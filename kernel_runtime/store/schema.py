@@ -120,6 +120,9 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (
         )
         """,
     ),
+    # No table: of namespaces/ a blob may be a delta (store.deltas) since, and who does not know that
+    # would sweep what it is one to.
+    (),
 )
 
 

@@ -53,6 +53,8 @@ class Durability:
         self._task: asyncio.Task[None] | None = None
         self._waiting: dict[str, asyncio.Future[Capture]] = {}
         self._engine: DillEngine | None = None
+        self._older: Mapping[str, Any] | None = None
+        """What was written last, or loaded: what changes after it may be stored as deltas."""
         self.scratch = Scratch(session)
         self.copies: set[int] = set()
         """Pids, inside, of processes that are being written or tried, which a restore leaves."""
@@ -245,13 +247,14 @@ class Durability:
         clock_ns = clock_inside_ns(self._session.sandbox)
         async with self.copy(id) as link:
             manifest = await loop.run_in_executor(
-                self._worker, self.engine.take_in, link, frozen_at, left_out
+                self._worker, self.engine.take_in, link, frozen_at, left_out, self._older
             )
         manifest = await self.scratch.tried(self.engine, self._worker, manifest, checkpoint)
         manifest = await loop.run_in_executor(
             self._worker, self._session.carrying.into, id, manifest, store
         )
         ref = await loop.run_in_executor(self._worker, self.engine.publish, manifest)
+        self._older = manifest
         return Capture(
             KIND,
             NAME,
@@ -341,6 +344,8 @@ class Durability:
             except (ChannelError, OSError) as error:
                 doing.cancel()
                 raise RestoreFailed(f"The variables could not be loaded: {error}") from error
+        if names is None:
+            self._older = manifest
         return loaded
 
     async def load_in_scratch(self, manifest: Mapping[str, Any]) -> Loaded:

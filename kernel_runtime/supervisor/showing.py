@@ -198,7 +198,7 @@ class _NoBlobs:
     def missing(self, digests: Sequence[str]) -> list[str]:
         return list(digests)
 
-    def put(self, digest: str, data: bytes | memoryview) -> None:
+    def put(self, digest: str, data: bytes | memoryview, older: str | None = None) -> None:
         raise ChannelError("it sent a blob")
 
     def get(self, digest: str) -> bytes:

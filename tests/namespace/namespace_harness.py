@@ -48,7 +48,7 @@ class DirectoryStore:
     def missing(self, digests: Sequence[str]) -> Collection[str]:
         return [d for d in digests if not os.path.exists(os.path.join(self.directory, d))]
 
-    def put(self, digest: str, data: bytes | memoryview) -> None:
+    def put(self, digest: str, data: bytes | memoryview, older: str | None = None) -> None:
         self.put_bytes += len(data)
         with open(os.path.join(self.directory, digest), "wb") as file:
             file.write(data)

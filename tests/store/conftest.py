@@ -1,8 +1,9 @@
-"""The tests of the store share a few modules of their own."""
+"""The tests of the store share some modules, and the library with those in native/."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "native")]

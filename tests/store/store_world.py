@@ -34,6 +34,8 @@ class Session:
         )
         self.store: Store = open_store(self.directory, self.keys)
         self.timeline: Timeline = self.store.load_timeline(str(self.notebook), "python3", epoch="e")
+        self.written: dict[int, str] = {}
+        """The variables that were written last, to which others may be deltas."""
 
     def write(self, name: str, data: str | bytes) -> None:
         """A cell writes a file."""
@@ -48,7 +50,8 @@ class Session:
             for data in variables:
                 digest = digest_of(data)
                 if self.namespaces.missing([digest]):
-                    self.namespaces.put(digest, data)
+                    self.namespaces.put(digest, data, self.written.get(len(units)))
+                self.written[len(units)] = digest
                 units.append(
                     {
                         "id": len(units),

@@ -1,13 +1,15 @@
 """Random histories on a real store: whatever is pruned, what stays has all that it needs.
 
-Checkpoints share content with each other and with another notebook, the session goes back and
-branches, single ones are deleted, and rules prune through the command line, time and again.
+Checkpoints share content with each other and with another notebook, some are stored as deltas to
+older ones, the session goes back and branches, single ones are deleted, and rules prune through the
+command line, time and again.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import tempfile
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -19,7 +21,9 @@ from store_world import Session
 
 from jupyter_timetravel import cli
 
-contents = st.integers(0, 5).map(lambda n: bytes([65 + n]) * (3000 + 70_000 * (n % 2)))
+NOISE = random.Random(1).randbytes(73_000)
+VERSIONS = [bytes((byte + n) % 256 for byte in NOISE) for n in range(4)]  # deltas to each other
+contents = st.sampled_from([*VERSIONS, *(bytes([65 + n]) * 3000 for n in range(3))])
 made = st.tuples(
     st.just("made"),
     st.tuples(contents, contents),  # files
@@ -35,7 +39,7 @@ pruned = st.tuples(
         [
             ("--keep-last", "0"),
             ("--keep-last", "2"),
-            ("--keep-last", "1", "--keep-hourly", "3"),
+            ("--keep-last", "1", "--hourly", "3"),
             ("--older-than", "30h"),
             ("--budget", "150000"),
         ]

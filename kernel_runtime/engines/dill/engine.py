@@ -61,18 +61,29 @@ class DillEngine:
         self.store = store
 
     def take_in(
-        self, link: socket.socket, frozen_at: float, left_out: Mapping[str, str]
+        self,
+        link: socket.socket,
+        frozen_at: float,
+        left_out: Mapping[str, str],
+        older: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Have the copy at the other end pickle its namespace; return the manifest.
 
         frozen_at: Unix time of the checkpoint; files may have changed since. left_out: names that
-        are not pickled, and why. Its blobs are stored, not yet flushed. Raises ChannelError
-        (PicklingEnded where it is known at what), or what the store raises.
+        are not pickled, and why. older: a manifest of this session: what changed since may be
+        stored as deltas. Its blobs are stored, not yet flushed. Raises ChannelError (PicklingEnded
+        where it is known at what), or what the store raises.
         """
-        request = {"command": "dump", "frozen_at": frozen_at, "left_out": dict(left_out)}
+        versions = _Versions(self.store, older)
+        request = {
+            "command": "dump",
+            "frozen_at": frozen_at,
+            "left_out": dict(left_out),
+            "older": versions.buffers,
+        }
         answer: dict[str, Any] = {}
         try:
-            self._converse(link, request, self.store, answer)
+            self._converse(link, request, versions, answer)
         except ChannelError as error:
             if names := answer.get("trying"):
                 raise PicklingEnded(error, [str(name) for name in names]) from error
@@ -128,6 +139,25 @@ class DillEngine:
         ref = self.store.save_manifest(dict(manifest))
         self.store.flush()
         return ref
+
+
+class _Versions:
+    """The store, for a dump after another one of the same session."""
+
+    def __init__(self, store: NamespaceStore, older: Mapping[str, Any] | None) -> None:
+        self._store = store
+        self.missing, self.get = store.missing, store.get
+        self.buffers: dict[str, list[list[str]]] = {}
+        """The pieces of each buffer that a variable had, as the copy is told."""
+        for unit in older["units"] if older else ():
+            if unit["kind"] == "variables" and any(len(pieces) for pieces in unit["buffers"]):
+                pieces = [[str(name) for name, _ in one] for one in unit["buffers"]]
+                self.buffers.update((str(name), pieces) for name in unit["names"])
+        self._known = {name for one in self.buffers.values() for part in one for name in part}
+
+    def put(self, digest: str, data: bytes | memoryview, older: str | None = None) -> None:
+        """See ``Blobs``. No other blob than what it was told of can be made to be relied on."""
+        self._store.put(digest, data, older if older in self._known else None)
 
 
 class _Ahead:

@@ -12,8 +12,9 @@ import platform
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, Final
 
 from kernel_runtime.executor.namespace import (
@@ -295,7 +296,8 @@ class _Dump:
             self._lose(members, units.because_of_class(missing[0], "see there"))
             return
         memory = [*pickler.memory, *(buffer.raw() for buffer in pickler.plain)]
-        buffers = [self.uploader.add_memory(part) for part in memory]
+        older = self._older([name for root in members for name in root.names])
+        buffers = [self.uploader.add_memory(part, before) for part, before in zip(memory, older)]
         number = len(manifest_units)
         unit_of.update(dict.fromkeys(own, number))
         kinds = {root.kind for root in members}
@@ -321,6 +323,11 @@ class _Dump:
         self.modules |= {kind.__module__ for kind in pickler.kinds}
         for root in members:
             root.attempt = None
+
+    def _older(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
+        """The pieces of each buffer that these had before, as far as there is anything to say."""
+        known = next(filter(None, map(self.session.older.get, names)), ())
+        return chain(known, repeat(()))
 
     def _together(self, members: list[Root], own: set[str]) -> _Attempt:
         self.trying([name for root in members for name in root.names])

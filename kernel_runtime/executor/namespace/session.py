@@ -17,8 +17,8 @@ class Sink(Protocol):
     def missing(self, digests: Sequence[str]) -> Collection[str]:
         """Those of ``digests`` that are not stored yet."""
 
-    def put(self, digest: str, data: bytes | memoryview) -> None:
-        """Store a piece."""
+    def put(self, digest: str, data: bytes | memoryview, older: str | None = None) -> None:
+        """Store a piece. older: the digest of one that it may be much like."""
 
 
 class Source(Protocol):
@@ -44,6 +44,7 @@ class SessionState:
     what fails for that reason is untried, not lost. ``frozen_at``: Unix time of the checkpoint.
     ``directory``: the working one at that moment, which may be gone; None: the present one.
     ``left_out``: why each of these names is not to be pickled: it was tried, and ended the process.
+    ``older``: the digests of the pieces of each buffer that these names had in a dump before.
     """
 
     namespace: dict[str, Any]
@@ -59,6 +60,7 @@ class SessionState:
     frozen_at: float = math.inf
     directory: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    older: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
 
     def in_cells(self, function: Callable[[], T]) -> T:
         """Call a function in the context of the cells, also from within one."""

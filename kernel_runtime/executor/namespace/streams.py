@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice, repeat
 from typing import Final
 from zlib import crc32
 
@@ -49,28 +50,32 @@ class Uploader:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._done: set[str] = set()
-        self._waiting: dict[str, bytes | memoryview] = {}
+        self._waiting: dict[str, tuple[bytes | memoryview, str | None]] = {}
         self._bytes = 0
 
     def add(self, data: bytes | memoryview) -> Piece:
         """Take a piece, which must not change until ``flush``."""
         return self._take(data, hashlib.blake2b(data, digest_size=32).hexdigest())
 
-    def add_memory(self, memory: memoryview) -> list[Piece]:
-        """Take a buffer (contiguous, format ``B``), in pieces of one size."""
+    def add_memory(self, memory: memoryview, older: Sequence[str] = ()) -> list[Piece]:
+        """Take a buffer (contiguous, format ``B``), in pieces of one size.
+
+        older: the digests of the pieces that it had before.
+        """
         pieces = [
             memory[start : start + BUFFER_PIECE] for start in range(0, len(memory), BUFFER_PIECE)
         ]
         found: list[Piece] = []
         for start in range(0, len(pieces), hashing.AT_ONCE):  # sent while they are in the caches
             group = pieces[start : start + hashing.AT_ONCE]
-            found += map(self._take, group, hashing.digests(group))
+            before = islice(chain(older, repeat(None)), start, None)
+            found += map(self._take, group, hashing.digests(group), before)
         return found
 
-    def _take(self, data: bytes | memoryview, digest: str) -> Piece:
+    def _take(self, data: bytes | memoryview, digest: str, older: str | None = None) -> Piece:
         if digest not in self._done:
             self._done.add(digest)
-            self._waiting[digest] = data
+            self._waiting[digest] = data, older
             self._bytes += len(data)
             if self._bytes >= _BATCH:
                 self.flush()
@@ -80,7 +85,7 @@ class Uploader:
         """Send what waits."""
         if self._waiting:
             for digest in self._sink.missing(list(self._waiting)):
-                self._sink.put(digest, self._waiting[digest])
+                self._sink.put(digest, *self._waiting[digest])
             self._waiting.clear()
             self._bytes = 0
 

@@ -1,0 +1,337 @@
+"""Blobs as deltas to older versions: on real files, in C and without it, with what can go wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from array import array
+
+import native_build
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernel_runtime import hashing
+from kernel_runtime.store import deltas, encryption
+from kernel_runtime.store.coding import Compressed
+from kernel_runtime.store.deltas import Encoder, Way, decode
+from kernel_runtime.store.digests import BlobDamaged, BlobStoreFull, digest_of
+from kernel_runtime.store.keys import Keys
+from kernel_runtime.store.namespaces import NamespaceStore
+
+LUCK = random.Random(5)
+PACK = zstandard.ZstdCompressor(level=1).compress
+NUMBERS = [LUCK.random() for _ in range(50_000)]
+OLD = array("d", NUMBERS).tobytes()
+NEW = array("d", [number + 1 for number in NUMBERS]).tobytes()
+NEWER = array("d", [number + 1 + 1 for number in NUMBERS]).tobytes()
+WAYS = [
+    *(Way(1), Way(2), Way(4), Way(8)),
+    *(Way(lane, how, c) for lane in (4, 8) for how in (1, 2) for c in (1.0, -0.3, 1e-30, 1e30)),
+]
+
+
+@pytest.fixture(params=["C", "Python"])
+def either(request, monkeypatch):
+    library = native_build.built_library() if request.param == "C" else "/nowhere/lib.so"
+    monkeypatch.setattr(hashing, "LIBRARY", library)
+    deltas._library.cache_clear()
+    assert (deltas._library() is not None) == (request.param == "C")
+    yield request.param
+    deltas._library.cache_clear()
+
+
+def made(new, old):
+    return Encoder(PACK).encode(memoryview(new), memoryview(old), len(new))
+
+
+@pytest.mark.parametrize(
+    ("code", "change", "most"),
+    [
+        ("d", lambda x: x + 1, 0.001),
+        ("d", lambda x: x + 0.1, 0.001),
+        ("d", lambda x: x * 1.1, 0.001),
+        ("f", lambda x: x - 3, 0.001),
+        ("f", lambda x: x * 0.9, 0.05),
+        ("d", lambda x: x if x < 0.99 else float("nan"), 0.05),
+        ("d", lambda x: max(0.1, min(x, 0.95)), 0.3),
+    ],
+)
+def test_what_changes_as_a_whole_takes_little(either, code, change, most):
+    old = array(code, NUMBERS)
+    new = array(code, map(change, old))
+    delta = made(new.tobytes(), old.tobytes())
+    assert delta is not None
+    assert len(delta) < most * new.itemsize * len(new)
+    assert decode(memoryview(delta), old.tobytes()) == new.tobytes()
+
+
+def test_whole_numbers(either):
+    for code in "bhiq":
+        old = array(code, [LUCK.randrange(100) for _ in range(60_001)])
+        new = array(code, [number + 7 for number in old])
+        delta = made(new.tobytes(), old.tobytes())
+        assert delta is not None
+        assert len(delta) < 500
+        assert decode(memoryview(delta), old.tobytes()) == new.tobytes()
+
+
+def test_what_has_nothing_in_common_is_no_delta(either):
+    other = LUCK.randbytes(len(OLD))
+    assert made(other, OLD) is None
+    assert made(OLD, OLD[:-8]) is None
+    assert made(OLD[:1000], OLD[:1000]) is None  # a few bytes: not worth it
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_the_same_in_c_and_in_python(way, monkeypatch):
+    """Numbers of all kinds: none, infinite, denormal, of either sign of zero."""
+    monkeypatch.setattr(hashing, "LIBRARY", native_build.built_library())
+    odd = struct.pack("<6d", 0.0, -0.0, float("inf"), float("nan"), 5e-324, 1e308)
+    small = struct.pack("<6f", 0.0, -0.0, float("-inf"), float("nan"), 1e-45, 3e38)
+    for count in (0, 3, 100, 5_003):
+        old = odd + small + LUCK.randbytes(count)
+        new = LUCK.randbytes(len(old))
+        results = []
+        for library in (native_build.built_library(), "/nowhere/lib.so"):
+            monkeypatch.setattr(hashing, "LIBRARY", library)
+            deltas._library.cache_clear()
+            left = bytes(deltas._take(memoryview(new), memoryview(old), way))
+            results.append(left)
+            assert bytes(deltas._put(left, old, way)) == new
+        assert results[0] == results[1]
+    deltas._library.cache_clear()
+
+
+@given(st.binary(min_size=1, max_size=200), st.binary(max_size=60))
+def test_a_strange_delta_is_refused_and_no_more(head, frame):
+    for delta in (head, head[:10].ljust(10, b"\0") + PACK(frame), head[:10] + frame):
+        try:
+            found = decode(memoryview(delta), OLD[: len(frame)])
+        except ValueError:
+            continue
+        assert len(found) == len(frame)
+
+
+# -- in the store -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return Keys(tmp_path / "keys")
+
+
+@pytest.fixture
+def store(tmp_path, keys):
+    return NamespaceStore(tmp_path / "store", keys)
+
+
+def keep(store, data, older=None):
+    """One namespace of one array; the digest of its manifest."""
+    digest = digest_of(data)
+    if store.missing([digest]):
+        store.put(digest, data, older and digest_of(older))
+    unit = {"stream": [], "buffers": [[[digest, len(data)]]]}
+    return store.save_manifest({"version": 1, "units": [unit]})
+
+
+def file_of(store, data):
+    return store.path / "blobs" / digest_of(data)[:2] / digest_of(data)
+
+
+def size_of(store, data):
+    return file_of(store, data).stat().st_size
+
+
+def base_of(store, data):
+    return Compressed().base_of(file_of(store, data).read_bytes()[:33])
+
+
+def aged(store):
+    for digest in store.blobs():
+        file = store.path / "blobs" / digest[:2] / digest
+        moment = file.stat().st_mtime - 10
+        os.utime(file, (moment, moment))
+
+
+def damage(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_version_is_stored_as_what_changed(store, tmp_path, keys):
+    with store.writing():
+        first, second = keep(store, OLD), keep(store, NEW, OLD)
+        third = keep(store, NEWER, NEW)
+        store.flush()
+    assert size_of(store, OLD) > 350_000
+    assert size_of(store, NEW) < 2_000
+    assert size_of(store, NEWER) < 20_000
+    # to the whole one, not to a delta: reading takes two files at most
+    assert base_of(store, NEW) == base_of(store, NEWER) == digest_of(OLD)
+    again = NamespaceStore(tmp_path / "store", keys)
+    for data in (NEWER, NEW, OLD):
+        assert again.get(digest_of(data)) == data
+    assert again.get_some([digest_of(NEW), digest_of(NEWER)]) == {
+        digest_of(NEW): NEW,
+        digest_of(NEWER): NEWER,
+    }
+    assert again.wanted([third]) == {third, digest_of(NEWER), digest_of(OLD)}
+    assert again.needs(third) == {digest_of(NEWER)}
+    charges = again.charges([("a", first), ("b", second), ("c", third)])
+    assert charges["a"] > 350_000 > 30_000 > charges["b"] + charges["c"]
+    assert again.charges([("c", third)])["c"] > 350_000  # the older one is kept for it
+
+
+def test_versions_of_versions(store, tmp_path, keys):
+    """What was last where that fits better, a few deep; then a whole one again."""
+    versions = [OLD]
+    for n in range(12):  # none of them is foretold from one two before
+        numbers = array("d", versions[-1])
+        versions.append(array("d", [x + 1 if n % 2 else x * 1.1 for x in numbers]).tobytes())
+    with store.writing():
+        manifests = [keep(store, new, old) for old, new in zip((None, *versions), versions)]
+        store.flush()
+    depths = [len(store.wanted([one]) - {one}) for one in manifests]
+    assert max(depths) == 5
+    wholes = [data for data in versions if base_of(store, data) is None]
+    assert 2 <= len(wholes) <= 4
+    aged(store)
+    again = NamespaceStore(tmp_path / "store", keys)
+    again.sweep(lambda: manifests[-2:])
+    for data in versions[-2:]:
+        assert again.get(digest_of(data)) == data
+    assert len(list(again.blobs())) <= 2 + 6
+    again.forget_unnamed(manifests[-1:])
+    aged(store)
+    again.sweep(lambda: manifests[-1:])
+    assert set(again.blobs()) == {manifests[-1], digest_of(versions[-1])}
+    assert again.get(digest_of(versions[-1])) == versions[-1]
+
+
+def test_a_sweep_spares_what_others_are_deltas_to(store, tmp_path, keys):
+    with store.writing():
+        keep(store, OLD)
+        second = keep(store, NEW, OLD)
+    aged(store)
+    again = NamespaceStore(tmp_path / "store", keys)
+    assert again.sweep(lambda: [second]).removed == 1  # the first manifest
+    assert again.get(digest_of(NEW)) == NEW
+    aged(again)
+    assert again.sweep(list).removed == 3
+    assert list(again.blobs()) == []
+
+
+def test_a_dump_that_finds_a_delta_keeps_both(store, tmp_path, keys):
+    with store.writing():
+        keep(store, OLD)
+        keep(store, NEW, OLD)
+    aged(store)
+    other = NamespaceStore(tmp_path / "store", keys)
+    with other.writing():
+        assert other.missing([digest_of(NEW)]) == set()
+        manifest = keep(other, NEW)
+        store.sweep(list)  # its row is not committed yet
+        other.flush()
+    store.sweep(lambda: [manifest])
+    assert store.get(digest_of(NEW)) == NEW
+
+
+def test_an_older_version_that_is_gone_or_damaged(store, tmp_path, keys):
+    with store.writing():
+        keep(store, OLD)
+        keep(store, NEW, OLD)
+    damage(file_of(store, OLD))
+    for one in (store, NamespaceStore(tmp_path / "store", keys)):
+        with pytest.raises(BlobDamaged):
+            one.get(digest_of(NEW))
+    again = NamespaceStore(tmp_path / "store", keys)
+    with again.writing():
+        assert again.missing([digest_of(NEW), digest_of(OLD)]) == {digest_of(NEW), digest_of(OLD)}
+        again.put(digest_of(OLD), OLD)  # heals both
+    assert again.get(digest_of(NEW)) == NEW
+    file_of(store, OLD).unlink()
+    for one in (store, again, NamespaceStore(tmp_path / "store", keys)):
+        with one.writing():
+            assert one.missing([digest_of(NEW)]) == {digest_of(NEW)}
+    with store.writing():
+        store.put(digest_of(NEW), NEW, digest_of(OLD))
+    assert base_of(store, NEW) is None
+    assert store.get(digest_of(NEW)) == NEW
+
+
+def test_nothing_is_made_a_delta_to_what_is_damaged(store):
+    with store.writing():
+        keep(store, OLD)
+        damage(file_of(store, OLD))
+        keep(store, NEW, OLD)
+    assert base_of(store, NEW) is None
+    assert store.get(digest_of(NEW)) == NEW
+
+
+def test_no_circle(store):
+    """A whole one that was damaged is not healed as a delta to its own delta."""
+    with store.writing():
+        keep(store, OLD)
+        keep(store, NEW, OLD)
+        damage(file_of(store, OLD))
+        store.put(digest_of(OLD), OLD, digest_of(NEW))
+        assert base_of(store, OLD) is None
+        file_of(store, OLD).unlink()
+        store.put(digest_of(OLD), OLD, digest_of(NEW))
+        assert base_of(store, OLD) is None
+    assert store.get(digest_of(NEW)) == NEW
+    # made by hand, as no store makes it
+    for data, base in ((OLD, NEW), (NEW, OLD)):
+        delta = made(data, base)
+        file_of(store, data).write_bytes(b"\2" + bytes.fromhex(digest_of(base)) + delta)
+    with pytest.raises(BlobDamaged):
+        store.get(digest_of(OLD))
+    assert store._blobs.bases([digest_of(OLD)]) == {digest_of(OLD), digest_of(NEW)}
+
+
+def test_a_dump_that_failed_takes_nothing_with_it_that_others_rely_on(store):
+    with pytest.raises(BlobStoreFull), store.writing():
+        store.put(digest_of(OLD), OLD)
+        store.put(digest_of(NEW), NEW, digest_of(OLD))
+        with store.writing():
+            assert store.missing([digest_of(NEW)]) == set()
+            kept = keep(store, NEW)
+            store.flush()
+        raise BlobStoreFull(store.path, 1, 0)
+    assert store.wanted([kept]) >= {digest_of(OLD)}
+    assert store.get(digest_of(NEW)) == NEW
+
+
+def test_encrypted_stores_have_none(store, tmp_path, keys):
+    pytest.importorskip("cryptography")
+    with store.writing():
+        keep(store, OLD)
+        second = keep(store, NEW, OLD)
+        store.flush()
+    encryption.turn_on(
+        tmp_path / "store", encryption.Secret(os.urandom(32), tmp_path), "hkdf-sha256"
+    )
+    sealed = NamespaceStore(tmp_path / "store", keys)
+    with sealed.writing():
+        third = keep(sealed, NEWER, NEW)
+    assert sealed.wanted([second, third]) >= {digest_of(OLD)}  # the plain one is a delta still
+    list(sealed.seal_plain())
+    assert list(sealed._blobs.plain_blobs()) == []
+    for data in (OLD, NEW, NEWER):
+        assert sealed.get(digest_of(data)) == data
+    assert sealed.wanted([second, third]) == {second, third, digest_of(NEW), digest_of(NEWER)}
+
+
+def test_what_nobody_names_can_be_let_go(store, tmp_path, keys):
+    with store.writing():
+        keep(store, OLD)
+        second = keep(store, NEW, OLD)
+    store.forget_unnamed([second])
+    aged(store)
+    store.sweep(lambda: [second])
+    assert not file_of(store, OLD).exists()
+    assert NamespaceStore(tmp_path / "store", keys).get(digest_of(NEW)) == NEW
