@@ -52,9 +52,9 @@ class Session:
         self.kernel, self.client = kernel, client
         self.store = Path(os.environ["JUPYTER_DATA_DIR"], "timetravel")
 
-    def blocks(self) -> int:
-        """Bytes on the disk below the store's folder of namespaces."""
-        files = Path(self.store, "namespaces").rglob("*")
+    def blocks(self, folder: str = "namespaces") -> int:
+        """Bytes on the disk below a folder of the store."""
+        files = Path(self.store, folder).rglob("*")
         return sum(512 * os.lstat(file).st_blocks for file in files)
 
     def cpu(self) -> float:

@@ -120,7 +120,7 @@ MIGRATIONS: Final[tuple[Sequence[str], ...]] = (
         )
         """,
     ),
-    # No table: of namespaces/ a blob may be a delta (store.deltas) since, and who does not know that
+    # No table: a blob of namespaces/ may be a delta (store.deltas) since, and who does not know it
     # would sweep what it is one to.
     (),
 )

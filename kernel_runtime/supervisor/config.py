@@ -72,7 +72,10 @@ class Supervisor(Configurable):
     ).tag(config=True, live=True)
     criu = Unicode("criu", help="The program CRIU: a name or a path.").tag(config=True)
     images_last = Integer(
-        10, min=1, help="Automatic checkpoints of which the image is kept; variables stay longer."
+        10,
+        min=1,
+        help="Automatic checkpoints of which the image is kept; variables stay longer. Of large "
+        "ones fewer: they may take a quarter of budget_bytes, but for the newest two.",
     ).tag(config=True, live=True)
     verify_every = Float(
         0.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 ENGINES: Final = ("image", "criu")
 """Names in captures, in the order in which a restore takes them."""
 
+_OF_BUDGET: Final = 4
+"""The images of automatic checkpoints may take one part in so many of what all may take."""
+_IMAGES_LEAST: Final = 2
+"""Of these the images stay whatever they take."""
 _ROOM_LEFT: Final = 256 << 20
 """Bytes that the store's disk must have free."""
 
@@ -181,12 +185,23 @@ class Images:
         session = self._session
         held = [c for c in session.timeline if _written_of(c) and not c.is_kept]
         held = [c for c in held if c.id not in session.durability.secured]
-        for checkpoint in held[: -session.config.images_last or None]:
+        for checkpoint in held[: -self._may_stay(held)]:
             for capture in _written_of(checkpoint):
                 why = "newer images took its place"
                 gone = replace(capture, state="evicted", ref=None, error=why)
                 session.captures.put(checkpoint.id, gone)
         await self.sweep()
+
+    def _may_stay(self, held: Sequence[Checkpoint]) -> int:
+        """How many of these, the newest, keep their images: of large ones fewer, before whole
+        checkpoints have to go for what all take."""
+        room = self._session.deletion.budget.limit // _OF_BUDGET
+        most = self._session.config.images_last
+        for count, checkpoint in enumerate(reversed(held[-most:])):
+            room -= sum(one.details.get("stored_bytes", 0) for one in _written_of(checkpoint))
+            if count >= _IMAGES_LEAST and room < 0 < self._session.deletion.budget.limit:
+                return count
+        return most
 
     async def sweep(self) -> None:
         """Delete images that no checkpoint of any timeline names. Never raises."""

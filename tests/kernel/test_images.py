@@ -256,3 +256,39 @@ def test_a_store_that_takes_no_image(
     notebook = start_notebook("--Supervisor.durability=manual", **document)
     assert notebook.run(f"%restore {number}").out.startswith("restored #")
     assert notebook.run("next(it)").result == "'c'"
+
+
+def test_large_images_of_automatic_checkpoints_make_room_before_checkpoints_go(
+    start_notebook: Callable[..., Any], document: dict[str, Any]
+) -> None:
+    """A quarter of the budget has no room for three of these; what was asked for stays anyhow."""
+    notebook = start_notebook(
+        "--Supervisor.durability_interval=0", "--Supervisor.budget_bytes=480_000_000", **document
+    )
+    notebook.run("import numpy as np; data = np.random.default_rng(0).random(45 * 125_000); n = 0")
+    first = float(notebook.run("print(data[7])").out)
+    for n in range(1, 8):
+        notebook.run(f"data += 1; n = {n}")  # each image has 45 MB of its own
+        assert image(notebook, notebook.head()["number"])["state"] == "ready"
+        if n == 2:
+            made = notebook.run("%checkpoint --label mine").out
+            labelled = int(made.split()[1].strip("#"))
+            assert image(notebook, labelled)["state"] == "ready"
+
+    def ready() -> list[int]:
+        return [
+            record["number"]
+            for record in notebook.command("list")["checkpoints"]
+            if any(c["engine"] == "image" and c["state"] == "ready" for c in record["captures"])
+        ]
+
+    last = notebook.head()["number"]
+    until(lambda: ready() == [labelled, last - 1, last])
+    assert len(notebook.command("list")["checkpoints"]) == last + 1  # no checkpoint went
+    kill(notebook)
+    second = start_notebook(**document)
+    for number, n in ((last, 7), (last - 4, 3)):
+        assert "restored" in second.run(f"%restore {number}").out
+        shown = second.run("print(n, data[7], len(data))").out.split()
+        assert (shown[0], shown[2]) == (str(n), "5625000")
+        assert float(shown[1]) == pytest.approx(first + n)
