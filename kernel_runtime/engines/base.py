@@ -26,6 +26,9 @@ class Frozen:
     threads: int = 0
     pause_ms: float = 0.0
     hot_bytes: int = 0
+    """That it shares with the live process, which is likely to rewrite them."""
+    rewritten_bytes: int = 0
+    """Of those that were hot at first: what the cell before the last one has written, too."""
     not_captured: list[Note] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     proportional_bytes: int = 0

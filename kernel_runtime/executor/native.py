@@ -70,6 +70,7 @@ class FreezeArguments(ctypes.Structure):
         ("hold_ns", c_uint64),
         ("aside_bytes", c_uint64),
         ("hot_bytes", c_uint64),
+        ("rewritten_bytes", c_uint64),
         ("difference_bytes", c_uint64),
         ("woken_ids_kept", c_uint32),
         ("frozen_fds", c_int32),

@@ -275,6 +275,7 @@ class TimeTravel:
                 hold_ns=values.hold_ns,
                 aside_bytes=values.aside_bytes,
                 hot_bytes=values.hot_bytes,
+                rewritten_bytes=values.rewritten_bytes,
                 difference_bytes=values.difference_bytes,
                 difference_why=values.difference_why,
                 notes=notes,

@@ -56,6 +56,7 @@ struct tt_freeze {
   uint64_t stop_ns, describe_ns, aside_ns, clone_ns, pause_ns; /* out */
   uint64_t hold_ns;         /* out: of the pause, in which it was held */
   uint64_t aside_bytes, hot_bytes;                             /* out */
+  uint64_t rewritten_bytes; /* out: of the hot ones, that were so at the freeze before too */
   uint64_t difference_bytes; /* out: how long it is in the file; 0: there is none */
   uint32_t woken_ids_kept; /* out, in a woken process: 1 = pid and thread ids are the old ones */
   int32_t frozen_fds;      /* out: descriptors that have a recipe */

@@ -393,6 +393,7 @@ class Executor:
             threads=report["threads"],
             pause_ms=report["pause_ns"] / 1e6,
             hot_bytes=report["hot_bytes"],
+            rewritten_bytes=report["rewritten_bytes"],
             not_captured=[Note(*note) for note in report["notes"]],
             details=report,
         )

@@ -60,6 +60,7 @@ class Freeze(ctypes.Structure):
         ("hold_ns", ctypes.c_uint64),
         ("aside_bytes", ctypes.c_uint64),
         ("hot_bytes", ctypes.c_uint64),
+        ("rewritten_bytes", ctypes.c_uint64),
         ("difference_bytes", ctypes.c_uint64),
         ("woken_ids_kept", ctypes.c_uint32),
         ("frozen_fds", ctypes.c_int32),

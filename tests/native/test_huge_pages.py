@@ -107,3 +107,39 @@ def test_it_ends_when_it_shall(live: Any) -> None:
     assert live.value("regain()") == [0, 0]
     live.run("m.madvise(mmap.MADV_HUGEPAGE)")
     assert made_whole(live)
+
+
+def test_what_is_unshared_is_copied_into_huge_pages(live: Any) -> None:
+    """Where the kernel has some at hand; else they are small, as without."""
+    live.run(
+        "def of(pid, what):\n"
+        "    text = open(f'/proc/{pid}/smaps_rollup').read()\n"
+        "    return next(int(l.split()[1]) for l in text.splitlines() if l.startswith(what))\n"
+        "def is_there(pid, at):\n"
+        "    with open(f'/proc/{pid}/pagemap', 'rb') as f:\n"
+        "        f.seek(at // 4096 * 8)\n"
+        "        return f.read(8)[7] >> 7\n"
+    )
+    huge = 0
+    end = time.monotonic() + 60
+    while not huge and time.monotonic() < end:
+        made_whole(live)
+        value = live.value("(m[first - address] + 1) % 256")
+        live.run(f"write(16, {value})")
+        hole = "first + 15 * UNIT + 4096"  # not touched: the unit is not filled up
+        live.run(f"m.madvise(mmap.MADV_DONTNEED, {hole} - address, 4096)")
+        frozen = live.freeze(clone=True, hot_min=8 << 20)
+        pid = frozen.facts["frozen_pid"]
+        some = frozen.ask(tt.UNSHARE, arg64=3 << 20)  # a whole unit, and a half
+        assert some.error == 0 and some.bytes == 3 << 20
+        rest = frozen.ask(tt.UNSHARE, arg64=1 << 30)
+        assert 10 * (2 << 20) <= some.bytes + rest.bytes <= 17 * (2 << 20)
+        until(lambda: frozen.ask(tt.UNSHARE, arg64=1 << 30).bytes == 0)  # noqa: B023
+        huge = live.value(f"of({pid}, 'AnonHugePages:')")
+        assert live.value(f"is_there({pid}, {hole} - 4096), is_there({pid}, {hole})") == [1, 0]
+        live.run(f"write(15, {value + 1})")  # which the frozen process does not see
+        woken = frozen.wake()
+        assert woken.value("[m[first - address + i * UNIT] for i in range(16)]") == [value] * 16
+        woken.kill()
+        frozen.quit()
+    assert huge >= 2048

@@ -226,6 +226,8 @@ def test_unshare_of_what_was_rewritten(world: World, kernel: str) -> None:
     live.run("write(16 << 20)")
     second = live.freeze(hot_min=32 << 20)
     assert 16 << 20 <= second.facts["hot_bytes"] <= 20 << 20
+    assert first.facts["rewritten_bytes"] == 0
+    assert 16 << 20 <= second.facts["rewritten_bytes"] <= second.facts["hot_bytes"]
     made_own = second.ask(tt.UNSHARE, arg64=4 << 20)
     assert made_own.error == 0 and made_own.bytes == 4 << 20
     twin = second.twin()  # shares all with it once more, which is none of the live one's
@@ -247,10 +249,14 @@ def test_unwritten_memory_of_a_frozen_process_that_is_gone(any_world: World) -> 
         "def write(n):\n  for i in range(0, n, 4096): m[i] = (m[i] + 1) % 256\n"
         "write(64 << 20)\n"
     )
-    for written, least, most in ((0, 64, 68), (0, 0, 4), (32 << 20, 32, 36), (0, 0, 4)):
+    some = 32 << 20
+    for written, least, most, again in (
+        *((0, 64, 68, 0), (0, 0, 4, 0), (some, 32, 36, 0), (some, 32, 36, 32), (0, 0, 4, 0)),
+    ):
         live.run(f"write({written})")
         frozen = live.freeze(clone=True, hot_min=32 << 20)
         assert least << 20 <= frozen.facts["hot_bytes"] <= most << 20
+        assert again << 20 <= frozen.facts["rewritten_bytes"] <= (again + 4) << 20
         frozen.quit()
         live.run(f"while os.path.exists('/proc/{frozen.facts['frozen_pid']}'): pass")
 
