@@ -26,7 +26,10 @@ _LONG_S = 0.25
 """Seconds that a slice takes where memory is so fragmented that the kernel must move much."""
 
 _REST_S = 60.0
-"""Seconds without another attempt after one that was refused or took long."""
+"""Seconds without another attempt after one that was refused."""
+
+_PAUSE_S = 5.0
+"""Seconds likewise after one that took long: other work may have been the reason."""
 
 _ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -85,7 +88,8 @@ class HugePages:
             self._later(self._slice)
         elif result == 1 or result < 0:
             forever = -result in (errno.ENOTSUP, errno.ENOTTY, errno.EINVAL)
-            self._not_before = float("inf") if forever else started + _REST_S
+            rest = _PAUSE_S if result == 1 else _REST_S
+            self._not_before = float("inf") if forever else started + rest
 
 
 def _are_wanted() -> bool:

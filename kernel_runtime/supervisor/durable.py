@@ -94,6 +94,11 @@ class Durability:
         self._go_on()
 
     @property
+    def writes_by_itself(self) -> bool:
+        """Whether automatic checkpoints are written, sooner or later."""
+        return self._order.writes_by_itself
+
+    @property
     def due(self) -> frozenset[str]:
         """What is written now, and what somebody has asked for: their processes are needed."""
         return frozenset(self._order.asked) | ({self._at_work} if self._at_work else frozenset())

@@ -29,6 +29,12 @@ _MEASURE_S = 0.02
 _QUIET_S = 0.15
 """Seconds without a cell before upkeep begins."""
 
+_QUIET_MUCH_S = 0.05
+"""Likewise, where much is likely to be rewritten: for what is not copied then a cell pays."""
+
+_REGAIN_S = 0.05
+"""Seconds between two looks, while the frozen process copies, at what can be a huge page again."""
+
 _AT_LATEST_S = 2.0
 """Seconds after which it is done all the same when cells come without a pause."""
 
@@ -138,9 +144,13 @@ class MemoryKeeper:
 
     def preparing_much(self) -> asyncio.Task[None] | None:
         """The upkeep that is under way, if the frozen process is to make much memory its own."""
+        return self._task if self._much_is_hot else None
+
+    @property
+    def _much_is_hot(self) -> bool:
         head = self._session.timeline.head
         frozen = self._session.frozen.get(head.id) if head else None
-        return self._task if frozen is not None and frozen.hot_bytes >= _MUCH else None
+        return frozen is not None and frozen.hot_bytes >= _MUCH
 
     async def stop(self) -> None:
         """End the round that runs."""
@@ -172,27 +182,29 @@ class MemoryKeeper:
         end = loop.time() + _AT_LATEST_S
         quiet_since = loop.time()
         while loop.time() < end:
+            quiet_s = _QUIET_MUCH_S if self._much_is_hot else _QUIET_S
             if not self._session.router.idle or self._again:
                 self._again = False
                 quiet_since = loop.time()
-            elif loop.time() - quiet_since >= _QUIET_S:
+            elif loop.time() - quiet_since >= quiet_s:
                 return True
-            await asyncio.sleep(_QUIET_S / 2)
+            await asyncio.sleep(quiet_s / 2)
         return False
 
-    async def measure(self) -> None:
+    async def measure(self, *, again: bool = False) -> None:
         """Measure some frozen processes: always the newest two, and those that hold more by now
-        than when they were measured; the others in turn."""
+        than when they were measured; the others in turn. again: after a moment in which nothing
+        ran, only those that hold more."""
         first: list[Frozen] = []
         others: list[Frozen] = []
         held = list(self._session.frozen.items())
-        newest = {id for id, _ in held[-2:]}
+        newest = {id for id, _ in held[-2:] if not again}
         for id, frozen in held:
             if frozen.difference is not None:
                 frozen.proportional_bytes = frozen.difference.bytes
             elif id in newest or id in self._stale or frozen.pid != frozen.measured_pid:
                 first.append(frozen)
-            else:
+            elif not again:
                 others.append(frozen)
         self._stale.clear()
         if others:
@@ -242,7 +254,7 @@ class MemoryKeeper:
                 is_first = False
                 self._session.router.say_next(self.problem)
             await self._end(plan.evict, why)
-            await self.measure()
+            await self.measure(again=True)
 
     def _held(self) -> list[tuple[Checkpoint, int]]:
         timeline = self._session.timeline
@@ -281,12 +293,13 @@ class MemoryKeeper:
         session = self._session
         head = session.timeline.head
         frozen = session.frozen.get(head.id) if head else None
-        if frozen is None or (os.cpu_count() or 1) < 2:
+        if head is None or frozen is None or (os.cpu_count() or 1) < 2:
             return
         with contextlib.suppress(OSError):
-            room = await self._room_for(frozen.hot_bytes) if session.config.unshare else 0
+            room = await self._room_for(head, frozen) if session.config.unshare else 0
             if 0 < frozen.hot_bytes <= room:
                 self._unsharing = frozen
+                regaining = asyncio.ensure_future(self._regain_meanwhile())
                 made_own = 0
                 try:
                     # a request to the frozen process ends it: it goes on behind that
@@ -295,32 +308,56 @@ class MemoryKeeper:
                     ):
                         made_own += more
                 finally:
+                    frozen.hot_bytes = max(0, frozen.hot_bytes - made_own)
                     self._unsharing = None
+                    regaining.cancel()
                 if made_own and session.router.idle and session.executor is not None:
                     session.executor.regain_huge_pages()
         if session.config.twins and not self.shortage:
             await self._prepare_twins()
 
-    async def _room_for(self, size: int) -> int:
+    async def _regain_meanwhile(self) -> None:
+        """Have what the frozen process has copied so far become huge pages again: with two cores
+        both take the time of one."""
+        while True:
+            await asyncio.sleep(_REGAIN_S)
+            if self._session.router.idle and self._session.executor is not None:
+                with contextlib.suppress(OSError):
+                    self._session.executor.regain_huge_pages()
+
+    async def _room_for(self, head: Checkpoint, frozen: Frozen) -> int:
         """Make room for un-sharing; return the bytes that it may take.
 
         The oldest checkpoints that the disk holds too go: the next cell's writes would take their
         place anyway. Where that is not enough the oldest that the disk does not hold is written, if
-        no cell runs meanwhile, and a round follows.
+        no cell runs meanwhile, and a round follows; or it goes, where it would go anyway.
         """
-        room = self._room()
-        if size == 0 or size <= room:
-            return room
-        held = self._held()
-        total = sum(bytes for _, bytes in held)
-        plan = plan_room(held, budget_bytes=total - (size - room), **self._protected())
-        if plan.write_first is not None:
-            self._session.durability.before_it_goes(plan.write_first)
-        if not plan.evict:
-            return room
-        await self._end(plan.evict, self._over_budget)
-        await self.measure()
-        return self._room()
+        size = frozen.hot_bytes
+        # again, as what an evicted one shared with others they hold alone then
+        while size > (room := self._room()) and size:
+            held = self._held()
+            total = sum(bytes for _, bytes in held)
+            plan = plan_room(
+                held,
+                budget_bytes=total - (size - room),
+                spared=head.parent,
+                goes_anyway=_is_rewritten(frozen) and not self._waits_for_the_disk,
+                **self._protected(),
+            )
+            if plan.write_first is not None:
+                self._session.durability.before_it_goes(plan.write_first)
+            if not plan.evict or not self._session.router.idle:
+                break
+            await self._end(plan.evict, self._over_budget)
+            await self.measure(again=True)
+        return room
+
+    @property
+    def _waits_for_the_disk(self) -> bool:
+        """Whether the oldest checkpoint can be written at once. Without a notebook none is, and
+        where one is being written cells are faster than the disk."""
+        durability = self._session.durability
+        return durability.writes_by_itself and not durability.due
 
     def _room(self) -> int:
         return min(self.budget - self.frozen_bytes, memory_available() - int(self.total * _RESERVE))
@@ -341,6 +378,12 @@ class MemoryKeeper:
             if target is not None and target.twin is None and executor and session.router.idle:
                 with contextlib.suppress(OSError):
                     await session.engine.prepare_twin(target, executor.pid)
+
+
+def _is_rewritten(frozen: Frozen) -> bool:
+    """Whether two cells in a row have written most of what is hot: if the next one does, too, its
+    checkpoint takes the place of the oldest."""
+    return frozen.hot_bytes >= _MUCH and 2 * frozen.rewritten_bytes >= frozen.hot_bytes
 
 
 def set_sizes(proc: str) -> tuple[int, int]:

@@ -68,9 +68,9 @@ class WritingOrder:
             return
         if checkpoint.is_kept and checkpoint.reason != "safety":
             self.ask(checkpoint)
-        elif self._writes_by_itself and checkpoint.reason == "part":
+        elif self.writes_by_itself and checkpoint.reason == "part":
             self._present = checkpoint.id  # beside the safety checkpoint, the newest one
-        elif self._writes_by_itself and checkpoint.reason not in _EMPTY:
+        elif self.writes_by_itself and checkpoint.reason not in _EMPTY:
             self._newest = checkpoint.id
             if checkpoint.reason != "safety":
                 self._present = None
@@ -84,13 +84,13 @@ class WritingOrder:
         head = self._session.timeline.head
         if self._is_off or head is None:
             return
-        if self._writes_by_itself and head.reason not in _EMPTY and not is_written(head):
+        if self.writes_by_itself and head.reason not in _EMPTY and not is_written(head):
             self._present = head.id
             self._changed.set()
 
     def add_before_it_goes(self, id: str) -> None:
         """Its process will have to make room for others."""
-        if not self._is_off and not self.is_ending and self._writes_by_itself:
+        if not self._is_off and not self.is_ending and self.writes_by_itself:
             self._spare = id
             self._changed.set()
 
@@ -185,7 +185,8 @@ class WritingOrder:
         return self.closed or self._session.persistence.directory is None
 
     @property
-    def _writes_by_itself(self) -> bool:
+    def writes_by_itself(self) -> bool:
+        """Whether automatic checkpoints are written at all."""
         # the timeline of a kernel without a notebook ends with it: nobody could find it again
         session = self._session
         return session.config.durability != "manual" and session.persistence.has_document

@@ -96,16 +96,20 @@ def plan_room(
     head: str | None = None,
     last_safety: str | None = None,
     due: Collection[str] = (),
+    spared: str | None = None,
+    goes_anyway: bool = False,
 ) -> RoomPlan:
     """Choose frozen processes to end for memory that is not needed yet, but soon.
 
-    The arguments are those of `plan_evictions`. As it may turn out not to be needed, only automatic
-    ones with a durable capture of the session go, the oldest first, and only if that is enough.
+    The other arguments are those of `plan_evictions`. As it may turn out not to be needed, only
+    automatic ones with a durable capture of the session go, the oldest first, and only if that is
+    enough. goes_anyway: the others would be evicted a moment later all the same; then they go too,
+    but for ``spared``, where those with such a capture are not enough.
     """
     held = list(frozen)
     excess = sum(size for _, size in held) - budget_bytes
     evict: list[str] = []
-    unwritten: list[tuple[str, int]] = []
+    unwritten: list[tuple[str, int]] = []  # these go only where those in evict are not enough
     for checkpoint, size in sorted(held, key=lambda pair: pair[0].number):
         if excess <= 0:
             break
@@ -123,6 +127,12 @@ def plan_room(
             unwritten.append((checkpoint.id, size))
     if excess <= 0:
         return RoomPlan(tuple(evict), None)
+    if goes_anyway:
+        for id, size in unwritten:
+            if id != spared and excess > 0:
+                evict.append(id)
+                excess -= size
+        return RoomPlan(tuple(evict) if excess <= 0 else (), None)
     helps = excess <= sum(size for _, size in unwritten)
     return RoomPlan((), unwritten[0][0] if helps else None)
 

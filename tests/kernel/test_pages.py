@@ -213,6 +213,49 @@ def test_the_oldest_checkpoints_make_room_for_the_next_rewrite(start_notebook, d
     assert notebook.run("print(a.min(), a.max())").out == "2 2"
 
 
+def rewriting(start_notebook, room, **options):
+    """A session with memory for so many arrays, of which it has one; and where that is."""
+    fraction = room * (48 << 20) / memory_limit()
+    notebook = start_notebook(f"--Supervisor.memory_fraction={fraction}", **options)
+    cell = notebook.run(
+        "import numpy as np; a = np.zeros(48 << 20, np.uint8); print(a.ctypes.data)"
+    )
+    return notebook, int(cell.out) + (1 << 20)
+
+
+def test_without_a_disk_the_oldest_make_room_for_what_each_cell_rewrites(start_notebook, ability):
+    """They would go a moment later: when the next cell has written it."""
+    ability("two processors", (os.cpu_count() or 1) > 1)
+    notebook, address = rewriting(start_notebook, 5.2)
+    notebook.run("%checkpoint asked for")
+    kept = notebook.head()["number"]
+    for number in range(1, 9):
+        notebook.run("a += 1")
+        until(lambda: own_kib(notebook, address) >= 46 << 10, f"after rewrite {number}")
+    captures = process_captures(notebook)
+    states = [capture["state"] for capture in captures]
+    assert states[kept] == "ready", "somebody has asked for it"
+    assert states[-2:] == ["ready", "ready"], "the head and its parent"
+    gone = [capture for capture in captures if capture["state"] == "evicted"]
+    assert gone and all("memory budget of" in capture["error"] for capture in gone)
+    memory = notebook.command("status")["memory"]
+    assert memory["frozen_bytes"] <= memory["budget_bytes"]
+    notebook.run(f"%restore {kept}")
+    assert notebook.run("print(a.min(), a.max())").out == "0 0"
+
+
+def test_new_arrays_cost_no_checkpoint_ahead(start_notebook, ability):
+    """That the next cell writes to them is a guess, and what is not on the disk would be lost."""
+    ability("two processors", (os.cpu_count() or 1) > 1)
+    notebook, _ = rewriting(start_notebook, 3.5)
+    for _ in range(4):
+        number = notebook.head()["number"]
+        notebook.run("arrays = [*globals().get('arrays', ()), np.ones(48 << 20, np.uint8)]")
+        until(lambda: notebook.head()["number"] > number)  # noqa: B023
+        time.sleep(0.7)  # until it is at rest, and upkeep has been
+    assert {capture["state"] for capture in process_captures(notebook)} == {"ready"}
+
+
 def process_captures(notebook):
     return [
         next(c for c in record["captures"] if c["engine"] == "fork")

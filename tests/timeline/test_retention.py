@@ -106,6 +106,32 @@ def test_room_is_made_of_what_the_disk_holds_too(add, drawn, budget):
         assert plan.write_first == (unwritten[0] if helps else None)
 
 
+@given(drawn=st.lists(kinds, max_size=12), budget=st.integers(0, 500), at=st.integers(0, 11))
+def test_room_is_made_of_what_would_go_anyway(add, drawn, budget, at):
+    timeline, frozen = session(add, drawn)
+    state = timeline.state
+    limits = {"budget_bytes": budget, "head": state.head, "last_safety": state.last_safety}
+    spared = frozen[at][0].id if at < len(frozen) else None
+    sizes = {checkpoint.id: size for checkpoint, size in frozen}
+    written = plan_room(frozen, **limits).evict
+    plan = plan_room(frozen, **limits, spared=spared, goes_anyway=True)
+    assert plan.write_first is None, "there is no time for that"
+    left = sum(sizes.values()) - sum(sizes[id] for id in plan.evict)
+    if written:
+        assert plan.evict == written, "what the disk holds is enough"
+        return
+    kept = {id for id in sizes if timeline[id].is_kept} | {state.head, state.last_safety}
+    assert not kept & set(plan.evict)
+    order = [(not timeline[id].has_durable_session, timeline[id].number) for id in plan.evict]
+    assert order == sorted(order)
+    assert all(timeline[id].has_durable_session for id in plan.evict if id == spared)
+    if plan.evict:
+        assert left <= budget < left + sizes[plan.evict[-1]], "no more than needed, and enough"
+    else:
+        spare = sizes.keys() - kept - {spared}
+        assert left <= budget or left - sum(sizes[id] for id in spare) > budget or spared in sizes
+
+
 rules_of = st.builds(
     RetentionRules,
     keep_last=st.none() | st.integers(0, 12),
