@@ -74,6 +74,7 @@ class TimeTravel:
         self._faults = 0
         self._fault_s = 0.0
         self._since_untouched = 0
+        self._touch_follows = False
         self._freeze_follows = False
         self._ahead: dict[str, Any] = {}
         self._ahead_until = 0.0
@@ -218,7 +219,8 @@ class TimeTravel:
                 raise errors.CheckpointRefused(self._no_library)
             hurried = self._hurried or command.get("hurry")
             at_leisure = not (move or self._waiting or hurried)
-            if at_leisure:
+            # what was noted and not touched yet the cell before has written, not one since
+            if at_leisure and not self._touch_follows:
                 self._library.note_pages()
             if move:
                 # a successful move ends this process: say now what cannot be said afterwards
@@ -284,7 +286,8 @@ class TimeTravel:
             self._frozen_at = time.monotonic()
             # where differences will be from this one, each of them would have what was touched
             touches = at_leisure and values.frozen_pid and difference < 0
-            if touches and self._next_is_touched():
+            if touches and not self._touch_follows and self._next_is_touched():
+                self._touch_follows = True
                 # after whatever else is ready to run: nobody waits for this
                 self._kernel.io_loop.add_callback(self._touch_pages)
 
@@ -347,6 +350,7 @@ class TimeTravel:
 
     def _touch_pages(self) -> None:
         """Make ready what the next cell will write; learn what a fault costs on this machine."""
+        self._touch_follows = False
         started = time.perf_counter()
         touched = self._library.touch_pages(self._link.fd)
         if touched > _FAULTS_LEARNT_FROM:

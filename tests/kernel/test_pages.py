@@ -9,6 +9,8 @@ import platform
 import time
 from pathlib import Path
 
+import psutil
+
 from kernel_runtime.executor import timetravel
 from kernel_runtime.supervisor import limits
 from kernel_runtime.supervisor.limits import memory_limit
@@ -154,7 +156,8 @@ def test_a_restored_twin_has_its_pages(start_notebook):
     notebook.head()  # once it is frozen
     time.sleep(LEISURE_S)
     notebook.run("write()")
-    notebook.command("checkpoint")  # at once after it: it does not take the time to note pages
+    notebook.head()  # a freeze that somebody waits behind does not take the time to note pages
+    notebook.command("checkpoint")
     number = notebook.head()["number"]
     time.sleep(LEISURE_S)
     # of the head, of its parent, and then of where the last restore went
@@ -169,6 +172,14 @@ def test_a_restored_twin_has_its_pages(start_notebook):
 
 def wait_for_twins(notebook, count):
     until(lambda: notebook.command("status")["counts"]["twins"] == count)
+    # a twin is there before its pages are, at low priority
+    until(lambda: not any(map(is_at_work, psutil.Process(notebook.pid).children(recursive=True))))
+
+
+def is_at_work(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_SLEEPING
+    return False
 
 
 def huge_kib(notebook):
