@@ -11,6 +11,7 @@
  *   tt_cpu                  what must be equal where an image is loaded
  *   tt_cpu_take             make equal what a process can choose of that
  *   TT_POINTER_KEYS         1 where addresses on the stack may be signed (keys.h)
+ *   tt_round_to_nearest     for the calling thread; tt_round_as takes back what it returns
  *   tt_unsupported          why this process cannot be frozen although the platform can, or NULL */
 #ifndef TT_ARCH_H
 #define TT_ARCH_H

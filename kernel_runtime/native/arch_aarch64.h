@@ -212,6 +212,20 @@ __attribute__((noreturn)) static inline void tt_call_on(void *stack_end, void (*
   __builtin_unreachable();
 }
 
+/* Floating point as a process begins: to nearest, denormals as they are, no traps. */
+typedef uint64_t tt_rounding;
+
+static inline void tt_round_as(tt_rounding mode) {
+  __asm__ volatile("msr fpcr, %0" : : "r"(mode) : "memory");
+}
+
+static inline tt_rounding tt_round_to_nearest(void) {
+  tt_rounding was;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(was) : : "memory");
+  tt_round_as(0);
+  return was;
+}
+
 /* With a guarded control stack a thread cannot sigreturn from a frame that it did not receive. */
 static inline const char *tt_unsupported(void) {
   unsigned long status = 0;

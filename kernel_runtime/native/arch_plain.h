@@ -58,6 +58,11 @@ static inline void tt_set_thread_pointer(uintptr_t v) { (void)v; }
 static inline void tt_cpu(uint32_t words[TT_CPU_WORDS]) { (void)words; }
 static inline void tt_cpu_take(const uint32_t words[TT_CPU_WORDS]) { (void)words; }
 
+/* only where a thread has left the way of rounding that it had */
+typedef int tt_rounding;
+static inline tt_rounding tt_round_to_nearest(void) { return 0; }
+static inline void tt_round_as(tt_rounding mode) { (void)mode; }
+
 static inline const char *tt_unsupported(void) { return 0; }
 
 #endif

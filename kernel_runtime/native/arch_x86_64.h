@@ -210,6 +210,20 @@ __attribute__((noreturn)) static inline void tt_call_on(void *stack_end, void (*
   __builtin_unreachable();
 }
 
+/* Floating point as a process begins: to nearest, denormals as they are, no traps. */
+typedef unsigned tt_rounding;
+
+static inline void tt_round_as(tt_rounding mode) {
+  __asm__ volatile("ldmxcsr %0" : : "m"(mode) : "memory");
+}
+
+static inline tt_rounding tt_round_to_nearest(void) {
+  tt_rounding was;
+  __asm__ volatile("stmxcsr %0" : "=m"(was) : : "memory");
+  tt_round_as(0x1f80);
+  return was;
+}
+
 /* With user shadow stacks a thread cannot sigreturn from a frame that it did not receive. */
 static inline const char *tt_unsupported(void) {
   uint64_t features = 0;

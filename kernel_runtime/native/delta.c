@@ -7,7 +7,8 @@
  * cell has added something to an array, which a compressor makes nearly nothing of.
  *
  * Read again on another machine, years later, a lane must be foretold as it was: so nothing is
- * foretold by arithmetic that processors or their modes do in more than one way (NaN, denormals). */
+ * foretold by arithmetic that processors or their modes do in more than one way (NaN, denormals),
+ * and a thread for which a library has chosen another way of rounding does not use that here. */
 #include "sys.h"
 #include "timetravel.h"
 
@@ -15,7 +16,9 @@
 
 enum { SAME, PLUS, TIMES };
 
-/* Where the old number or the new one is none, infinite or denormal, the lane stays what it was. */
+/* Where the old number or the new one is none, infinite or denormal, the lane stays what it was.
+ * Likewise where the new one is among the smallest that are not: just below them some round up to
+ * them, and some make zero of what is to be a denormal. */
 #define FORETELL(bits, number, exponent_at, exponent)                                         \
   static inline bits foretell_##number(bits old, int how, double constant) {                    \
     number value, other = (number)constant;                                                    \
@@ -26,7 +29,7 @@ enum { SAME, PLUS, TIMES };
     bits found;                                                                                 \
     memcpy(&found, &value, sizeof found);                                                       \
     left = found >> (exponent_at) & (exponent);                                                 \
-    return !left || left == (exponent) ? old : found;                                           \
+    return left <= 1 || left == (exponent) ? old : found;                                       \
   }
 
 FORETELL(uint64_t, double, 52, 0x7ffu)
@@ -38,11 +41,14 @@ static inline uint8_t foretell_8(uint8_t old, int how, double constant) {
   return (void)how, (void)constant, old;
 }
 
+/* No arithmetic is moved to where another way of rounding is in force. */
+#define TT_APART __attribute__((noinline))
+
 /* Lanes go through a block that stays in the caches, as planes are far apart. */
 #define BLOCK 512
 
 #define LANES(bits, whole, foretell)                                                                \
-  static void take_##bits(const unsigned char *new, const unsigned char *old, size_t count,          \
+  TT_APART static void take_##bits(const unsigned char *new, const unsigned char *old, size_t count,          \
                           int how, double constant, unsigned char *out) {                            \
     unsigned char block[sizeof(bits)][BLOCK];                                                        \
     for (size_t start = 0; start < count; start += BLOCK) {                                          \
@@ -60,7 +66,7 @@ static inline uint8_t foretell_8(uint8_t old, int how, double constant) {
         memcpy(out + plane * count + start, block[plane], here);                                     \
     }                                                                                                \
   }                                                                                                  \
-  static void put_##bits(const unsigned char *planes, const unsigned char *old, size_t count,        \
+  TT_APART static void put_##bits(const unsigned char *planes, const unsigned char *old, size_t count,        \
                          int how, double constant, unsigned char *out) {                             \
     for (size_t at = 0; at < count; at++) {                                                          \
       bits left = 0, was;                                                                            \
@@ -86,12 +92,14 @@ static int is_known(size_t size, int lane, int how) {
 #define EACH(doing, from, old, out)                                                                \
   if (!is_known(size, lane, how)) return -EINVAL;                                                  \
   size_t count = size / (size_t)lane;                                                              \
+  tt_rounding was = tt_round_to_nearest();                                                         \
   switch (lane) {                                                                                  \
   case 1: doing##_uint8_t(from, old, count, how, constant, out); break;                            \
   case 2: doing##_uint16_t(from, old, count, how, constant, out); break;                           \
   case 4: doing##_uint32_t(from, old, count, how, constant, out); break;                           \
   default: doing##_uint64_t(from, old, count, how, constant, out);                                 \
   }                                                                                                \
+  tt_round_as(was);                                                                                \
   return 0;
 
 int tt_delta_take(const unsigned char *new, const unsigned char *old, size_t size, int lane,

@@ -192,7 +192,10 @@ def _foretold(old: bytes | memoryview, way: Way) -> Iterator[int]:
     number = struct.Struct("=" + _FLOATS[way.lane])
     bits = struct.Struct("=" + _CODES[way.lane])
     # as C rounds it; a product or a sum in twice the precision rounds to the same float
-    constant: float = number.unpack(number.pack(way.constant))[0]
+    try:
+        constant: float = number.unpack(number.pack(way.constant))[0]
+    except OverflowError:
+        constant = math.copysign(math.inf, way.constant)
     most = (1 << 8 * way.lane) - 1
     for lane in lanes:
         exponent = lane >> at & full
@@ -206,7 +209,7 @@ def _foretold(old: bytes | memoryview, way: Way) -> Iterator[int]:
         except OverflowError:  # infinite as a float
             found = lane
         exponent = found >> at & full
-        yield found if 0 < exponent < full else lane
+        yield found if 1 < exponent < full else lane
 
 
 def _lanes(data: bytes | bytearray | memoryview, lane: int) -> array[int]:

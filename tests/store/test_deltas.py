@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import os
 import random
 import struct
@@ -103,6 +105,49 @@ def test_the_same_in_c_and_in_python(way, monkeypatch):
             assert bytes(deltas._put(left, old, way)) == new
         assert results[0] == results[1]
     deltas._library.cache_clear()
+
+
+ROUNDINGS = {"x86_64": (0x400, 0x800, 0xC00), "aarch64": (0x400000, 0x800000, 0xC00000)}
+
+
+@pytest.mark.parametrize("mode", range(3))
+def test_another_way_of_rounding_does_no_harm(mode, monkeypatch):
+    """A library may choose one for a thread that writes, and nobody for the one that reads."""
+    monkeypatch.setattr(hashing, "LIBRARY", native_build.built_library())
+    deltas._library.cache_clear()
+    modes = ROUNDINGS.get(os.uname().machine)
+    name = ctypes.util.find_library("m")
+    if modes is None or name is None:
+        pytest.skip("how a way of rounding is chosen here is not known")
+    maths = ctypes.CDLL(name)
+    before = maths.fegetround()
+    for way in WAYS:
+        assert maths.fesetround(modes[mode]) == 0
+        try:
+            left = bytes(deltas._take(memoryview(NEW), memoryview(OLD), way))
+            assert maths.fegetround() == modes[mode]
+        finally:
+            maths.fesetround(before)
+        assert bytes(deltas._put(left, OLD, way)) == NEW
+    deltas._library.cache_clear()
+
+
+@pytest.mark.parametrize(("code", "lane", "just_below"), [("d", 8, -1074), ("f", 4, -149)])
+def test_what_rounds_to_the_smallest_is_not_foretold(either, code, lane, just_below):
+    """Where denormals are made zero so is what is just below it; it rounds up to it elsewhere."""
+    smallest = {"d": -1022, "f": -126}[code]
+    number = 2.0 ** (smallest + 1) - 2.0**just_below
+    old = memoryview(array(code, [number] * 100).tobytes())
+    new = memoryview(NEW[: len(old)])
+    assert deltas._take(new, old, Way(lane, 2, 0.5)) == deltas._take(new, old, Way(lane))
+
+
+@pytest.mark.parametrize("constant", [1e300, -1e300, float("inf"), float("nan"), 5e-324])
+def test_a_constant_that_no_encoder_chooses(either, constant):
+    """Too large or too small for a float: nothing is foretold with it."""
+    for how in (1, 2):
+        delta = deltas._HEAD.pack(4, how, constant) + PACK(bytes(len(OLD)))
+        assert decode(memoryview(delta), OLD) == OLD
 
 
 @given(st.binary(min_size=1, max_size=200), st.binary(max_size=60))
