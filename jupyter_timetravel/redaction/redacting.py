@@ -185,8 +185,13 @@ def sweep(store: Store, stores: Stores, taken: Collection[str]) -> list[str]:
             WorkspaceEngine([], stores.files, journal_dir=store.directory / "journal")
         ) as engine:
             engine.collect_garbage()
-        # an array that no longer held it may be stored as what changed in the one that did
-        stores.namespaces.forget_unnamed(store.references("namespace"))
+        try:
+            # an array that no longer held it may be stored as what changed in the one that did
+            stores.namespaces.forget_unnamed(store.references("namespace"))
+        except StoreError as error:
+            left.append(
+                f"content that held it may still be what others are stored as deltas to: {error}"
+            )
         stores.namespaces.sweep(lambda: store.references("namespace"))
         stores.documents.sweep(lambda: store.references("document"))
         for backup in backups:

@@ -109,6 +109,8 @@ class BlobStore(Shelf):
         self._made: set[str] = set()
         self._unsynced: list[str] = []
         self._known_good: dict[str, tuple[int, int, int]] = {}
+        self._relied_on: set[Digest] = set()
+        """What others were found to be deltas to: an addition that fails does not take it."""
         self.put_bytes = 0
         """Bytes added by this object since it was made; what existed already is not counted."""
         self.touched_ns = 0
@@ -133,7 +135,7 @@ class BlobStore(Shelf):
         """
         digest = digest_of(data)
         target = self._file(digest)
-        if not (self._matches(digest, target, data) and self._mark_bases(target)):
+        if not self._matches(digest, target, data):
             self._write(digest, target, data, clone, older)
         self._mark(target)
         self._remember(digest, target)
@@ -142,19 +144,18 @@ class BlobStore(Shelf):
     def touch(self, digest: Digest) -> bool:
         """Whether a good blob is there; from now on it is as wanted as one just put.
 
-        Reads one that this object has not seen before.
+        Reads one that this object has not seen before, and what it is a delta to.
         """
-        target = self._found(digest)
         try:
             with self._locked(exclusive=False):
-                known = self._is_known(digest, os.stat(target))
-                if not self._mark_bases(target):
-                    return False
-                self._mark(target)
-            if not known:
-                self.get(digest)
+                bases = self._chain(self._found(digest))
+                self._relied_on.update(bases)
+                unknown = [one for one in (digest, *bases) if not self._renew(one)]
+            for one in unknown:
+                self.get(one)
+                target = self._found(one)
                 self._will_sync(target)
-            self._remember(digest, target)
+                self._remember(one, target)
         except (OSError, BlobError):
             return False
         return True
@@ -329,6 +330,8 @@ class BlobStore(Shelf):
         count = 0
         with self._locked(exclusive=True):
             for digest in added:
+                if digest in self._relied_on:
+                    continue
                 name = self._file(digest)
                 with contextlib.suppress(OSError):
                     found = os.stat(name)
@@ -368,14 +371,26 @@ class BlobStore(Shelf):
     def make_whole(self, digests: Iterable[str]) -> None:
         """Write those of these blobs anew that are deltas: nothing else is needed to read them.
 
-        Raises BlobError. Not durable before `flush`.
+        Those that cannot be read stay as they are, which is raised in the end. Raises BlobError,
+        OSError. At any moment each is durable in one way or the other.
         """
+        problem: BlobError | None = None
+        sealed = []
         for digest in map(Digest, digests):
             plain, target = str(self.plain_file(digest)), self._file(digest)
-            if self._base_of(plain) is not None:
-                self._write(digest, target, self.get(digest))
-                if target != plain:
-                    os.unlink(plain)
+            if self._base_of(plain) is None:
+                continue
+            try:
+                self._write(digest, target, self.get(digest), replaces=True)
+            except (BlobMissing, BlobDamaged) as error:
+                problem = problem or error
+            else:
+                sealed += [plain] if target != plain else []
+        self.flush()
+        for plain in sealed:
+            os.unlink(plain)
+        if problem is not None:
+            raise problem
 
     # -- what an encrypted store keeps beside its blobs ---------------------------------------
 
@@ -408,9 +423,16 @@ class BlobStore(Shelf):
         self, digest: Digest, target: str, data: bytes | memoryview, older: Digest | None
     ) -> bytes | memoryview:
         """Into the bytes of the file that it is written into. Raises OSError."""
-        stored = self._codec.encode(data, self._older(digest, target, older))
+        tried: list[Older] = []
+
+        def offered() -> Iterator[Older]:
+            for one in self._older(digest, target, older):
+                tried.append(one)
+                yield one
+
+        stored = self._codec.encode(data, offered())
         base = self._codec.base_of(bytes(stored[:HEAD]))
-        if base is not None and not self._rely_on(base):
+        if base is not None and not self._rely_on(tried[-1]):
             stored = self._codec.encode(data)
         if self._cipher is not None:
             return self._cipher.seal(stored, f"blob {digest}")
@@ -454,18 +476,18 @@ class BlobStore(Shelf):
                 with contextlib.suppress(BlobError):
                     yield Older(base, self._read(base))
 
-    def _rely_on(self, base: Digest) -> bool:
-        """Whether a blob is good; no sweep, and no addition that fails, takes it from now on."""
-        target = self._found(base)
+    def _rely_on(self, base: Older) -> bool:
+        """Whether a blob is good as it was read; no sweep, and no addition that fails, takes it
+        from now on."""
+        if digest_of(base.data) != base.digest:
+            return False
         try:
-            self.get(base)
-            for one in (base, *self._chain(target)):
-                file = self._found(one)
-                self._mark(file)
-                with self._lock:
-                    self._known_good.pop(one, None)  # see discard
-                self._will_sync(file)
-        except (OSError, BlobError):
+            bases = [base.digest, *self._chain(self._found(base.digest))]
+            self._relied_on.update(bases)
+            for one in bases:
+                if not self._renew(one):
+                    self._will_sync(self._found(one))
+        except OSError:
             return False
         return True
 
@@ -488,20 +510,15 @@ class BlobStore(Shelf):
         except OSError:
             return None
 
-    def _mark_bases(self, target: str) -> bool:
-        """What a blob is a delta to is as wanted as itself; False if something of it is gone."""
-        try:
-            for base in self._chain(target):
-                file = self._found(base)
-                known = self._is_known(base, os.stat(file))
-                self._mark(file)
-                if known:
-                    self._remember(base, file)
-                else:
-                    self._will_sync(file)
-        except OSError:
-            return False
-        return True
+    def _renew(self, digest: Digest) -> bool:
+        """Mark a blob as wanted; whether this is the file that was seen to be good. Raises OSError
+        where it is gone."""
+        target = self._found(digest)
+        known = self._is_known(digest, os.stat(target))
+        self._mark(target)
+        if known:
+            self._remember(digest, target)
+        return known
 
     def _mark(self, target: str) -> None:
         """A sweep that is under way sees that this blob is wanted again."""
@@ -533,20 +550,25 @@ class BlobStore(Shelf):
             raise BlobDamaged(digest) from cause
 
     def _matches(self, digest: Digest, target: str, data: bytes | memoryview) -> bool:
-        """Whether the file of this name is there with these bytes; reads it at most once."""
+        """Whether the file of this name is there with these bytes; reads it at most once.
+
+        What it is a delta to is marked as wanted, too.
+        """
         try:
             found = os.stat(target)
             extra = 0 if self._cipher is None else OVERHEAD
             if self._codec.is_plain and found.st_size != len(data) + extra:
                 return False
-            if self._is_known(digest, found):
-                return True
-            with open(target, "rb") as file:
-                if self._decode(digest, target, file.read()) != data:
-                    return False
+            bases = self._chain(target)
+            self._relied_on.update(bases)
+            if not all([self._is_known(digest, found), *map(self._renew, bases)]):
+                with open(target, "rb") as file:
+                    if self._decode(digest, target, file.read()) != data:
+                        return False
+                for one in (target, *map(self._found, bases)):
+                    self._will_sync(one)
         except (OSError, ValueError):
             return False
-        self._will_sync(target)
         return True
 
     def _remember(self, digest: Digest, target: str) -> None:
@@ -564,7 +586,10 @@ class BlobStore(Shelf):
         data: bytes | memoryview,
         clone: tuple[int, int] | None = None,
         older: Digest | None = None,
+        *,
+        replaces: bool = False,
     ) -> None:
+        """replaces: a good file, which must not be gone before this one is on the disk."""
         with self._lock:
             self._serial += 1
             serial = self._serial
@@ -576,6 +601,8 @@ class BlobStore(Shelf):
             fd = os.open(temporary, flags, 0o600)
             try:
                 self._fill(fd, stored, clone)
+                if replaces:
+                    os.fsync(fd)
             finally:
                 os.close(fd)
             os.rename(temporary, target)

@@ -288,16 +288,18 @@ class NamespaceStore:
         """Make the next `sweep` delete all that no kept manifest names.
 
         Otherwise what one names may be stored as a delta to what none does any more. Raises
-        StoreError.
+        StoreError: of what cannot be read what it is a delta to stays, too.
         """
-        with self.writing(), self._blobs.adding():
-            named = set(kept)
-            for manifest in tuple(named):
-                with contextlib.suppress(BlobMissing):
-                    named |= self.needs(manifest)
-            if self._blobs.bases(named) - named:
-                self._blobs.make_whole(one for one in named if self._blobs.bases([one]) - named)
-        self.flush()
+        try:
+            with self.writing(), self._blobs.adding():
+                named = set(kept)
+                for manifest in tuple(named):
+                    with contextlib.suppress(BlobMissing):
+                        named |= self.needs(manifest)
+                if self._blobs.bases(named) - named:
+                    self._blobs.make_whole(one for one in named if self._blobs.bases([one]) - named)
+        except OSError as cause:
+            raise refused(self.path, cause) from cause
 
     # -- inside -------------------------------------------------------------------------------
 

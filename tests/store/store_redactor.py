@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,9 @@ from jupyter_timetravel import cli
 from kernel_runtime.timeline.cells import Cell
 
 SECRET = "TTSECRET-" + "4f9a1c" * 4
+NOISE = random.Random(1).randbytes(20_000)
+HOLDS = NOISE[:9000] + SECRET.encode() + NOISE[9033:]
+"""What ``NOISE`` is stored as a delta to."""
 
 
 def make(base: Path) -> Session:
@@ -25,11 +29,11 @@ def make(base: Path) -> Session:
         session.write(".env", f"K={SECRET}")
         small = pickle.dumps(((), (("a", 1), ("tok", SECRET)), []), 5)
         cell = Cell("c1", f"tok = '{SECRET}'", None, 1, "ok", None, 0.0, 0.0)
-        session.checkpoint(b"same" * 100, small, SECRET.encode() * 9, comment="one", cells=[cell])
+        session.checkpoint(HOLDS, small, SECRET.encode() * 9, comment="one", cells=[cell])
         session.write("more", "m" * 1000)
-        session.checkpoint(b"same" * 100, small, comment=f"has {SECRET}")
+        session.checkpoint(NOISE, small, comment=f"has {SECRET}")
         os.remove(session.notebook.parent / ".env")
-        session.checkpoint(b"same" * 100, comment="three")
+        session.checkpoint(NOISE, comment="three")
     return session
 
 

@@ -308,6 +308,35 @@ def test_an_older_version_that_is_gone_or_damaged(store, tmp_path, keys):
     assert store.get(digest_of(NEW)) == NEW
 
 
+def test_an_older_version_that_is_damaged_after_it_was_seen(store):
+    with store.writing():
+        keep(store, OLD)
+        keep(store, NEW, OLD)
+        assert store.missing([digest_of(NEW)]) == set()
+        damage(file_of(store, OLD))
+        assert store.missing([digest_of(NEW)]) == {digest_of(NEW)}
+        store.put(digest_of(NEW), NEW, digest_of(OLD))
+    assert store.get(digest_of(NEW)) == NEW
+
+
+def test_an_older_version_that_is_healed_while_it_is_read(store, monkeypatch):
+    """A delta to what it was by mistake would be one to nothing."""
+    encode = Compressed.encode
+
+    def slowly(codec, data, older=()):
+        found = encode(codec, data, older)
+        file_of(store, OLD).write_bytes(good)
+        return found
+
+    with store.writing():
+        keep(store, OLD)
+        good = file_of(store, OLD).read_bytes()
+        damage(file_of(store, OLD))
+        monkeypatch.setattr(Compressed, "encode", slowly)
+        keep(store, NEW, OLD)
+    assert store.get(digest_of(NEW)) == NEW
+
+
 def test_nothing_is_made_a_delta_to_what_is_damaged(store):
     with store.writing():
         keep(store, OLD)
@@ -351,6 +380,21 @@ def test_a_dump_that_failed_takes_nothing_with_it_that_others_rely_on(store):
     assert store.get(digest_of(NEW)) == NEW
 
 
+def test_a_dump_that_failed_takes_no_older_version_either(store):
+    """That another dump has found there since, by the name of what is a delta to it."""
+    with store.writing():
+        keep(store, OLD)
+        keep(store, NEW, OLD)
+    file_of(store, OLD).unlink()
+    with pytest.raises(BlobStoreFull), store.writing():
+        assert store.missing([digest_of(OLD)]) == {digest_of(OLD)}
+        store.put(digest_of(OLD), OLD)
+        with store.writing():
+            assert store.missing([digest_of(NEW)]) == set()
+        raise BlobStoreFull(store.path, 1, 0)
+    assert store.get(digest_of(NEW)) == NEW
+
+
 def test_encrypted_stores_have_none(store, tmp_path, keys):
     pytest.importorskip("cryptography")
     with store.writing():
@@ -380,3 +424,42 @@ def test_what_nobody_names_can_be_let_go(store, tmp_path, keys):
     store.sweep(lambda: [second])
     assert not file_of(store, OLD).exists()
     assert NamespaceStore(tmp_path / "store", keys).get(digest_of(NEW)) == NEW
+
+
+def test_what_cannot_be_read_is_left_and_told_when_others_are_let_go(store):
+    other = bytes(reversed(OLD))
+    changed = other[:9000] + bytes(100) + other[9100:]
+    with store.writing():
+        manifests = [keep(store, NEW, OLD) for _ in [keep(store, OLD)]]
+        manifests += [keep(store, changed, other) for _ in [keep(store, other)]]
+    assert base_of(store, NEW) == digest_of(OLD)
+    assert base_of(store, changed) == digest_of(other)
+    damage(file_of(store, NEW))
+    with pytest.raises(BlobDamaged):
+        store.forget_unnamed(manifests)
+    assert base_of(store, changed) is None
+    aged(store)
+    store.sweep(lambda: manifests)
+    assert not file_of(store, other).exists()
+    assert store.get(digest_of(changed)) == changed
+    assert file_of(store, OLD).exists()
+
+
+def test_what_is_written_whole_is_on_the_disk_before_it_takes_its_place(store, monkeypatch):
+    with store.writing():
+        keep(store, OLD)
+        second = keep(store, NEW, OLD)
+        store.flush()
+    synced, rename = set(), os.rename
+
+    def note(fd):
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+
+    def replace(name, target):
+        assert os.path.realpath(name) in synced
+        rename(name, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "rename", replace)
+    store.forget_unnamed([second])
+    assert base_of(store, NEW) is None
