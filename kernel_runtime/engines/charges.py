@@ -53,12 +53,11 @@ class Stores:
         snapshots = [c.ref or "" for c in ready if c.kind == "filesystem" and c.engine != "overlay"]
         files, _ = reachable(self.files, snapshots, known.files)
         contents: set[str] = set()
-        for capture in ready:
-            if capture.kind == "namespace":
-                contents |= _contents(self.namespaces, capture.ref or "")
-            elif capture.kind == "document":
-                contents |= _contents(self.documents, capture.ref or "")
-        return Needs(files, contents - known.namespaces)
+        for kind, store in (("namespace", self.namespaces), ("document", self.documents)):
+            refs = {capture.ref or "" for capture in ready if capture.kind == kind}
+            named = {name for ref in refs for name in _contents(store, ref)} - known.namespaces
+            contents |= named | (store.bases(named) - known.namespaces)
+        return Needs(files, contents)
 
     def room(self, files: Set[str], namespaces: Set[str]) -> int:
         """Bytes on the disk."""
@@ -114,7 +113,7 @@ class Stores:
 
 def _contents(store: NamespaceStore, manifest: str) -> set[str]:
     try:
-        return store.wanted([manifest])
+        return {manifest, *store.needs(manifest)}
     except StoreError:
         return {manifest}
 

@@ -220,6 +220,10 @@ class NamespaceStore:
         except (KeyError, TypeError, ValueError) as cause:
             raise NamespaceUnusable(digest, f"its list is incomplete ({cause!r})") from cause
 
+    def bases(self, digests: Iterable[str]) -> set[str]:
+        """What these are deltas to, as deep as it goes: needed to read them."""
+        return set(self._blobs.bases(digests))
+
     def bytes_of(self, digests: Iterable[str]) -> int:
         """Bytes on the disk that these blobs take; what is not there takes none."""
         return self._blobs.room(map(_checked, set(digests)))
@@ -236,8 +240,9 @@ class NamespaceStore:
             needed = {manifest}
             with contextlib.suppress(StoreError):
                 needed |= self.needs(manifest)
-            needed |= self._blobs.bases(needed)
-            found[id] = self.bytes_of(needed - known)
+            needed -= known
+            needed |= self.bases(needed) - known
+            found[id] = self.bytes_of(needed)
             known |= needed
         return found
 
@@ -282,7 +287,7 @@ class NamespaceStore:
             # One that is gone has nothing left that anyone could find.
             with contextlib.suppress(BlobMissing):
                 found |= self.needs(digest)
-        return found | self._blobs.bases(found)
+        return found | self.bases(found)
 
     def forget_unnamed(self, kept: Iterable[str]) -> None:
         """Make the next `sweep` delete all that no kept manifest names.
@@ -296,8 +301,8 @@ class NamespaceStore:
                 for manifest in tuple(named):
                     with contextlib.suppress(BlobMissing):
                         named |= self.needs(manifest)
-                if self._blobs.bases(named) - named:
-                    self._blobs.make_whole(one for one in named if self._blobs.bases([one]) - named)
+                if self.bases(named) - named:
+                    self._blobs.make_whole(one for one in named if self.bases([one]) - named)
         except OSError as cause:
             raise refused(self.path, cause) from cause
 
