@@ -51,7 +51,7 @@ def _dump(
     state.frozen_at = request["frozen_at"]
     state.directory = kernel.timetravel.directory
     state.left_out = request["left_out"]
-    state.older = request["older"]
+    state.older = {name: buffers for names, buffers in request["older"] for name in names}
     manifest = dump(state, channel, cut=cutting.cut, trying=lambda names: channel.say(trying=names))
     channel.say(done=True, manifest=manifest)
 

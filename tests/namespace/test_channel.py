@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +53,36 @@ def test_one_that_ends_before_it_pickles_blames_nothing(dill: DillEngine) -> Non
         with pytest.raises(ChannelError) as told:
             dill.take_in(ours, 0.0, {})
     assert not isinstance(told.value, PicklingEnded)
+
+
+def asked_of(dill: DillEngine, older: Any) -> dict[str, Any]:
+    """What a copy is asked that has an empty manifest to say."""
+
+    def answer() -> dict[str, Any]:
+        client = blob_channel.BlobClient(theirs)
+        request = client.hear()
+        client.say(done=True, manifest={"units": []})
+        return request
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor(1) as thread:
+        answered = thread.submit(answer)
+        assert dill.take_in(ours, 0.0, {}, older) == {"units": []}
+        return answered.result()
+
+
+def test_what_many_variables_share_is_told_once(dill: DillEngine) -> None:
+    """Or it would be too long to be said."""
+    buffers = [[[f"{number:064x}", 70_000]] for number in range(1000)]
+    names = [f"a{number}" for number in range(1000)]
+    older = {"units": [{"kind": "variables", "names": names, "buffers": buffers}]}
+    asked = asked_of(dill, older)
+    assert len(json.dumps(asked)) < 2 * len(json.dumps(older))
+    assert asked["older"] == [[names, [[name for name, _ in one] for one in buffers]]]
+
+
+@pytest.mark.parametrize(
+    "unit", [{}, [], None, {"kind": "variables", "names": 1, "buffers": [[1]]}], ids=str
+)
+def test_an_older_manifest_that_is_made_up_costs_no_dump(dill: DillEngine, unit: Any) -> None:
+    assert asked_of(dill, {"units": [unit]})["older"] == []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
 from itertools import pairwise
@@ -79,7 +79,7 @@ class DillEngine:
             "command": "dump",
             "frozen_at": frozen_at,
             "left_out": dict(left_out),
-            "older": versions.buffers,
+            "older": versions.units,
         }
         answer: dict[str, Any] = {}
         try:
@@ -147,17 +147,24 @@ class _Versions:
     def __init__(self, store: NamespaceStore, older: Mapping[str, Any] | None) -> None:
         self._store = store
         self.missing, self.get = store.missing, store.get
-        self.buffers: dict[str, list[list[str]]] = {}
-        """The pieces of each buffer that a variable had, as the copy is told."""
-        for unit in older["units"] if older else ():
-            if unit["kind"] == "variables" and any(len(pieces) for pieces in unit["buffers"]):
-                pieces = [[str(name) for name, _ in one] for one in unit["buffers"]]
-                self.buffers.update((str(name), pieces) for name in unit["names"])
-        self._known = {name for one in self.buffers.values() for part in one for name in part}
+        self.units: list[tuple[list[str], list[list[str]]]] = []
+        """Names of variables, and the pieces of each buffer that they had: as the copy is told."""
+        # what a process in the sandbox has made up costs it its deltas, and nobody a dump
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            self.units += _buffers_of(older["units"] if older else ())
+        self._known = {name for _, buffers in self.units for one in buffers for name in one}
 
     def put(self, digest: str, data: bytes | memoryview, older: str | None = None) -> None:
         """See ``Blobs``. No other blob than what it was told of can be made to be relied on."""
         self._store.put(digest, data, older if older in self._known else None)
+
+
+def _buffers_of(units: Iterable[Any]) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Raises KeyError, TypeError, ValueError."""
+    for unit in units:
+        if unit["kind"] == "variables" and any(unit["buffers"]):
+            buffers = [[str(name) for name, _ in pieces] for pieces in unit["buffers"]]
+            yield [str(name) for name in unit["names"]], buffers
 
 
 class _Ahead:
