@@ -108,7 +108,7 @@ class BlobStore(Shelf):
         self._serial = 0
         self._made: set[str] = set()
         self._unsynced: list[str] = []
-        self._known_good: dict[str, tuple[int, int, int]] = {}
+        self._known_good: dict[str, tuple[int, ...]] = {}
         self._relied_on: set[Digest] = set()
         """What others were found to be deltas to: an addition that fails does not take it."""
         self.put_bytes = 0
@@ -335,8 +335,7 @@ class BlobStore(Shelf):
                 name = self._file(digest)
                 with contextlib.suppress(OSError):
                     found = os.stat(name)
-                    mark = (found.st_ino, found.st_size, found.st_ctime_ns)
-                    if self._known_good.pop(digest, None) == mark:
+                    if self._known_good.pop(digest, None) == _looks(found):
                         os.unlink(name)
                         count += 1
         return count
@@ -521,10 +520,12 @@ class BlobStore(Shelf):
         return known
 
     def _mark(self, target: str) -> None:
-        """A sweep that is under way sees that this blob is wanted again."""
+        """A sweep that is under way sees that this blob is wanted again, and an addition that
+        fails that others have found it: clocks of filesystems tick each few milliseconds."""
+        least = max(self.touched_ns, os.stat(target).st_mtime_ns + 1)
         os.utime(target)
-        if os.stat(target).st_mtime_ns < self.touched_ns:
-            os.utime(target, ns=(self.touched_ns, self.touched_ns))
+        if os.stat(target).st_mtime_ns < least:
+            os.utime(target, ns=(least, least))
 
     def _will_sync(self, target: str) -> None:
         """At the next flush. What another process has written may be in memory alone: that one
@@ -534,7 +535,7 @@ class BlobStore(Shelf):
 
     def _is_known(self, digest: Digest, found: os.stat_result) -> bool:
         """Whether this is the file that was seen to be good."""
-        return self._known_good.get(digest) == (found.st_ino, found.st_size, found.st_ctime_ns)
+        return self._known_good.get(digest) == _looks(found)
 
     def _read(self, digest: Digest) -> bytes:
         """The bytes under this name, **not verified**. Raises BlobMissing or BlobDamaged."""
@@ -577,7 +578,7 @@ class BlobStore(Shelf):
         with self._lock:
             if len(self._known_good) >= _KNOWN_GOOD_LIMIT:
                 self._known_good.clear()
-            self._known_good[digest] = (found.st_ino, found.st_size, found.st_ctime_ns)
+            self._known_good[digest] = _looks(found)
 
     def _write(
         self,
@@ -594,6 +595,7 @@ class BlobStore(Shelf):
             self._serial += 1
             serial = self._serial
         temporary = f"{self.path}/tmp/{os.getpid()}-{id(self):x}-{serial}"
+        is_there = os.path.lexists(target)
         try:
             self._make_folder(target)
             stored = self._encode(digest, target, data, older)
@@ -605,7 +607,14 @@ class BlobStore(Shelf):
                     os.fsync(fd)
             finally:
                 os.close(fd)
-            os.rename(temporary, target)
+            if is_there:
+                os.rename(temporary, target)
+            elif not _is_first(temporary, target):
+                # another process was faster: if this addition fails, the other's must stay
+                if self._matches(digest, target, data):
+                    os.unlink(temporary)
+                    return
+                os.rename(temporary, target)
         except OSError as cause:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -666,6 +675,24 @@ class BlobStore(Shelf):
             with contextlib.suppress(OSError):
                 if not age_s or file.lstat().st_mtime < limit:
                     file.unlink()
+
+
+def _looks(found: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file is written, or marked as wanted."""
+    return found.st_ino, found.st_size, found.st_ctime_ns, found.st_mtime_ns
+
+
+def _is_first(temporary: str, target: str) -> bool:
+    """Give a file its name, unless another one has it."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    except OSError:  # a filesystem without hard links
+        os.rename(temporary, target)
+        return True
+    os.unlink(temporary)
+    return True
 
 
 def _sync_if_there(name: str) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kernel_runtime.store import blobs
 from kernel_runtime.store.coding import Compressed
-from kernel_runtime.store.digests import BlobDamaged, BlobMissing, digest_of
+from kernel_runtime.store.digests import BlobDamaged, BlobMissing, BlobStoreFull, digest_of
 from kernel_runtime.store.keys import Keys, NotAuthentic, NotTrusted
 from kernel_runtime.store.namespaces import NamespaceStore, NamespaceUnusable
 
@@ -301,6 +302,38 @@ def test_a_clock_that_jumps(store, tmp_path, keys, step_s, monkeypatch):
     for _ in range(2):  # what seems to be of the future goes the second time
         store.sweep(list)
     assert list(store.blobs()) == []
+
+
+def test_a_dump_that_fails_leaves_what_another_process_has_put_meanwhile(
+    store, tmp_path, keys, monkeypatch
+):
+    other = NamespaceStore(tmp_path / "store", keys)
+    encode = Compressed.encode
+
+    def slowly(codec, data, older=()):
+        monkeypatch.undo()
+        keep(other, PLAIN)
+        return encode(codec, data, older)
+
+    monkeypatch.setattr(Compressed, "encode", slowly)
+    with pytest.raises(BlobStoreFull), store.writing():
+        store.put(digest_of(PLAIN), PLAIN)
+        raise BlobStoreFull(store.path, 1, 0)
+    assert other.get(digest_of(PLAIN)) == PLAIN
+
+
+def test_a_dump_that_fails_leaves_what_was_found_in_the_same_tick_of_the_clock(
+    store, tmp_path, keys, monkeypatch
+):
+    other = NamespaceStore(tmp_path / "store", keys)
+    real, now_ns, looks = os.utime, os.stat(tmp_path).st_mtime_ns, blobs._looks
+    monkeypatch.setattr(os, "utime", lambda file, ns=None: real(file, ns=ns or (now_ns, now_ns)))
+    monkeypatch.setattr(blobs, "_looks", lambda found: (*looks(found)[:2], found.st_mtime_ns))
+    with pytest.raises(BlobStoreFull), store.writing():
+        store.put(digest_of(PLAIN), PLAIN)
+        assert other.missing([digest_of(PLAIN)]) == set()
+        raise BlobStoreFull(store.path, 1, 0)
+    assert other.get(digest_of(PLAIN)) == PLAIN
 
 
 def test_a_sweep_that_cannot_read_a_manifest_deletes_nothing(store):
