@@ -130,11 +130,19 @@ def _ways(new: memoryview, old: memoryview) -> Iterator[Way]:
             (_PLUS, [is_ - was for is_, was in pairs]),
             (_TIMES, [is_ / was for is_, was in pairs if was]),
         ):
-            if found and math.isfinite(exact := median(found)):
+            if found and _is_shared(exact := median(found), found):
                 # rounding blurs what was added; it most often was a short number
                 for constant in {exact, float(f"{exact:.6g}")}:
                     if _is_normal(constant, lane):
                         yield Way(lane, how, constant)
+
+
+def _is_shared(constant: float, found: list[float]) -> bool:
+    """Whether enough are about that: where nothing was added to all, none is worth a trial."""
+    near = abs(constant) / 128
+    return math.isfinite(constant) and 4 * sum(abs(x - constant) <= near for x in found) > len(
+        found
+    )
 
 
 def _floats(data: memoryview, lane: int) -> memoryview[float]:
