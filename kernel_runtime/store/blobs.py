@@ -108,7 +108,9 @@ class BlobStore(Shelf):
         self._serial = 0
         self._made: set[str] = set()
         self._unsynced: list[str] = []
-        self._known_good: dict[str, tuple[int, ...]] = {}
+        self._known_good: dict[str, tuple[int, int, int]] = {}
+        self._written: dict[str, tuple[int, int]] = {}
+        """What a file looked like before others could find it, and mark it as wanted."""
         self._relied_on: set[Digest] = set()
         """What others were found to be deltas to: an addition that fails does not take it."""
         self.put_bytes = 0
@@ -135,9 +137,10 @@ class BlobStore(Shelf):
         """
         digest = digest_of(data)
         target = self._file(digest)
-        if not self._matches(digest, target, data):
+        if self._matches(digest, target, data):
+            self._mark(target)
+        else:
             self._write(digest, target, data, clone, older)
-        self._mark(target)
         self._remember(digest, target)
         return digest
 
@@ -335,7 +338,7 @@ class BlobStore(Shelf):
                 name = self._file(digest)
                 with contextlib.suppress(OSError):
                     found = os.stat(name)
-                    if self._known_good.pop(digest, None) == _looks(found):
+                    if self._written.pop(digest, None) == (found.st_ino, found.st_mtime_ns):
                         os.unlink(name)
                         count += 1
         return count
@@ -605,6 +608,8 @@ class BlobStore(Shelf):
                 self._fill(fd, stored, clone)
                 if replaces:
                     os.fsync(fd)
+                self._mark(temporary)
+                written = os.fstat(fd)
             finally:
                 os.close(fd)
             if is_there:
@@ -612,6 +617,7 @@ class BlobStore(Shelf):
             elif not _is_first(temporary, target):
                 # another process was faster: if this addition fails, the other's must stay
                 if self._matches(digest, target, data):
+                    self._mark(target)
                     os.unlink(temporary)
                     return
                 os.rename(temporary, target)
@@ -624,6 +630,9 @@ class BlobStore(Shelf):
         self._will_sync(target)
         with self._lock:
             self.put_bytes += len(stored)
+            if len(self._written) >= _KNOWN_GOOD_LIMIT:
+                self._written.clear()  # left to the next sweep
+            self._written[digest] = written.st_ino, written.st_mtime_ns
         added: list[Digest] | None = getattr(self._own, "added", None)
         if added is not None:
             added.append(digest)
@@ -677,9 +686,9 @@ class BlobStore(Shelf):
                     file.unlink()
 
 
-def _looks(found: os.stat_result) -> tuple[int, ...]:
-    """What changes when a file is written, or marked as wanted."""
-    return found.st_ino, found.st_size, found.st_ctime_ns, found.st_mtime_ns
+def _looks(found: os.stat_result) -> tuple[int, int, int]:
+    """What changes when a file is written."""
+    return found.st_ino, found.st_size, found.st_ctime_ns
 
 
 def _is_first(temporary: str, target: str) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from kernel_runtime.store import blobs
 from kernel_runtime.store.coding import Compressed
 from kernel_runtime.store.digests import BlobDamaged, BlobMissing, BlobStoreFull, digest_of
 from kernel_runtime.store.keys import Keys, NotAuthentic, NotTrusted
@@ -322,13 +321,29 @@ def test_a_dump_that_fails_leaves_what_another_process_has_put_meanwhile(
     assert other.get(digest_of(PLAIN)) == PLAIN
 
 
+def test_a_dump_that_fails_leaves_what_was_found_as_soon_as_it_was_there(
+    store, tmp_path, keys, monkeypatch
+):
+    other = NamespaceStore(tmp_path / "store", keys)
+    link = os.link
+
+    def slowly(name, target):
+        link(name, target)
+        assert other.missing([digest_of(PLAIN)]) == set()
+
+    monkeypatch.setattr(os, "link", slowly)
+    with pytest.raises(BlobStoreFull), store.writing():
+        store.put(digest_of(PLAIN), PLAIN)
+        raise BlobStoreFull(store.path, 1, 0)
+    assert other.get(digest_of(PLAIN)) == PLAIN
+
+
 def test_a_dump_that_fails_leaves_what_was_found_in_the_same_tick_of_the_clock(
     store, tmp_path, keys, monkeypatch
 ):
     other = NamespaceStore(tmp_path / "store", keys)
-    real, now_ns, looks = os.utime, os.stat(tmp_path).st_mtime_ns, blobs._looks
+    real, now_ns = os.utime, os.stat(tmp_path).st_mtime_ns
     monkeypatch.setattr(os, "utime", lambda file, ns=None: real(file, ns=ns or (now_ns, now_ns)))
-    monkeypatch.setattr(blobs, "_looks", lambda found: (*looks(found)[:2], found.st_mtime_ns))
     with pytest.raises(BlobStoreFull), store.writing():
         store.put(digest_of(PLAIN), PLAIN)
         assert other.missing([digest_of(PLAIN)]) == set()
