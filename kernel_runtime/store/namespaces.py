@@ -215,6 +215,10 @@ class NamespaceStore:
         Raises NamespaceUnusable, BlobMissing, BlobDamaged.
         """
         manifest, _ = self.look_at(digest)
+        return self.named_in(manifest, digest)
+
+    def named_in(self, manifest: dict[str, Any], digest: str = "") -> set[str]:
+        """Likewise, of one that may not be stored yet. Raises NamespaceUnusable."""
         try:
             return set(map(_checked, self._names_in(manifest)))
         except (KeyError, TypeError, ValueError) as cause:

@@ -86,3 +86,23 @@ def test_what_many_variables_share_is_told_once(dill: DillEngine) -> None:
 )
 def test_an_older_manifest_that_is_made_up_costs_no_dump(dill: DillEngine, unit: Any) -> None:
     assert asked_of(dill, {"units": [unit]})["older"] == []
+
+
+@pytest.mark.parametrize(
+    "units",
+    [
+        [{"stream": [["../../x", 1]], "buffers": []}],
+        [{"stream": [], "buffers": [[["0" * 63, 1]]]}],
+        [{"stream": []}],
+        [None],
+        7,
+    ],
+    ids=str,
+)
+def test_a_manifest_that_is_made_up_is_not_kept(dill: DillEngine, units: Any) -> None:
+    """One whose list nobody can read would keep every sweep from happening."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        blob_channel.say(theirs, done=True, manifest={"version": 1, "units": units})
+        with pytest.raises(ChannelError, match="cannot be used"):
+            dill.take_in(ours, 0.0, {})

@@ -21,7 +21,7 @@ from typing import Any, Final
 from kernel_runtime import blob_channel, hashing
 from kernel_runtime.blob_channel import Blobs, ChannelError, ChannelSilent
 from kernel_runtime.later import dataclass
-from kernel_runtime.store.namespaces import NamespaceStore
+from kernel_runtime.store.namespaces import NamespaceStore, NamespaceUnusable
 
 NAME: Final = "dill"
 _SILENCE_S: Final = 120.0
@@ -91,6 +91,10 @@ class DillEngine:
         manifest = answer.get("manifest")
         if not isinstance(manifest, dict):
             raise ChannelError(str(answer.get("error", "it sent no manifest")))
+        try:
+            self.store.named_in(manifest)  # one that is kept and cannot be read stops all sweeps
+        except NamespaceUnusable as error:
+            raise ChannelError(str(error)) from error
         return manifest
 
     def hand_out(
