@@ -76,8 +76,11 @@ class Encoder:
         way = self._best(_parts(new), _parts(old), limit / len(new))
         if way is None:
             return None
-        packed = self._pack(_take(new, old, way))
-        return None if len(packed) > limit else b"".join((_HEAD.pack(*way), packed))
+        left = _take(new, old, way)
+        packed = self._pack(left)
+        if len(packed) > limit or memoryview(_put(left, old, way)) != new:  # seen, not believed
+            return None
+        return b"".join((_HEAD.pack(*way), packed))
 
     def _best(self, new: memoryview, old: memoryview, limit: float) -> Way | None:
         def ratio(way: Way) -> float:
@@ -172,7 +175,7 @@ def _take(new: memoryview, old: memoryview, way: Way) -> bytes | bytearray:
     return b"".join((*(data[plane :: way.lane] for plane in range(way.lane)), new[whole:]))
 
 
-def _put(left: bytes, old: bytes, way: Way) -> bytes | bytearray:
+def _put(left: bytes | bytearray, old: bytes | memoryview, way: Way) -> bytes | bytearray:
     """The reverse."""
     library = _library()
     if library is not None:
@@ -243,7 +246,10 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _run(
-    function: Callable[..., int], first: bytes | memoryview, old: bytes | memoryview, way: Way
+    function: Callable[..., int],
+    first: bytes | bytearray | memoryview,
+    old: bytes | memoryview,
+    way: Way,
 ) -> bytearray:
     size = len(first) - len(first) % way.lane
     out = bytearray(len(first))

@@ -150,6 +150,13 @@ def test_a_constant_that_no_encoder_chooses(either, constant):
         assert decode(memoryview(delta), OLD) == OLD
 
 
+def test_a_delta_that_does_not_give_the_same_bytes_is_not_taken(monkeypatch):
+    """A processor, or a mode of it, that nobody thought of."""
+    assert made(NEW, OLD) is not None
+    monkeypatch.setattr(deltas, "_put", lambda left, old, way: bytes(len(left)))
+    assert made(NEW, OLD) is None
+
+
 @given(st.binary(min_size=1, max_size=200), st.binary(max_size=60))
 def test_a_strange_delta_is_refused_and_no_more(head, frame):
     for delta in (head, head[:10].ljust(10, b"\0") + PACK(frame), head[:10] + frame):
