@@ -19,17 +19,17 @@ enum { SAME, PLUS, TIMES };
 /* Where the old number or the new one is none, infinite or denormal, the lane stays what it was.
  * Likewise where the new one is among the smallest that are not: just below them some round up to
  * them, and some make zero of what is to be a denormal. */
-#define FORETELL(bits, number, exponent_at, exponent)                                         \
-  static inline bits foretell_##number(bits old, int how, double constant) {                    \
-    number value, other = (number)constant;                                                    \
-    bits left = old >> (exponent_at) & (exponent);                                              \
-    if (how == SAME || left == (exponent) || (!left && (bits)(old << 1))) return old;           \
-    memcpy(&value, &old, sizeof value);                                                         \
-    value = how == PLUS ? value + other : value * other;                                        \
-    bits found;                                                                                 \
-    memcpy(&found, &value, sizeof found);                                                       \
-    left = found >> (exponent_at) & (exponent);                                                 \
-    return left <= 1 || left == (exponent) ? old : found;                                       \
+#define FORETELL(bits, number, exponent_at, exponent)                                              \
+  static inline bits foretell_##number(bits old, int how, double constant) {                       \
+    number value, other = (number)constant;                                                        \
+    bits left = old >> (exponent_at) & (exponent);                                                 \
+    if (how == SAME || left == (exponent) || (!left && (bits)(old << 1))) return old;              \
+    memcpy(&value, &old, sizeof value);                                                            \
+    value = how == PLUS ? value + other : value * other;                                           \
+    bits found;                                                                                    \
+    memcpy(&found, &value, sizeof found);                                                          \
+    left = found >> (exponent_at) & (exponent);                                                    \
+    return left <= 1 || left == (exponent) ? old : found;                                          \
   }
 
 FORETELL(uint64_t, double, 52, 0x7ffu)
@@ -47,36 +47,36 @@ static inline uint8_t foretell_8(uint8_t old, int how, double constant) {
 /* Lanes go through a block that stays in the caches, as planes are far apart. */
 #define BLOCK 512
 
-#define LANES(bits, whole, foretell)                                                                \
-  TT_APART static void take_##bits(const unsigned char *new, const unsigned char *old, size_t count,          \
-                          int how, double constant, unsigned char *out) {                            \
-    unsigned char block[sizeof(bits)][BLOCK];                                                        \
-    for (size_t start = 0; start < count; start += BLOCK) {                                          \
-      size_t here = count - start < BLOCK ? count - start : BLOCK;                                   \
-      for (size_t at = 0; at < here; at++) {                                                         \
-        bits is, was;                                                                                \
-        memcpy(&is, new + (start + at) * sizeof is, sizeof is);                                      \
-        memcpy(&was, old + (start + at) * sizeof was, sizeof was);                                   \
-        bits left = (bits)(is - foretell(was, how, constant));                                       \
-        left = (bits)(left << 1) ^ (bits)-(whole)(left >> (8 * sizeof left - 1));                    \
-        for (size_t plane = 0; plane < sizeof left; plane++)                                         \
-          block[plane][at] = (unsigned char)(left >> 8 * plane);                                     \
-      }                                                                                              \
-      for (size_t plane = 0; plane < sizeof(bits); plane++)                                          \
-        memcpy(out + plane * count + start, block[plane], here);                                     \
-    }                                                                                                \
-  }                                                                                                  \
-  TT_APART static void put_##bits(const unsigned char *planes, const unsigned char *old, size_t count,        \
-                         int how, double constant, unsigned char *out) {                             \
-    for (size_t at = 0; at < count; at++) {                                                          \
-      bits left = 0, was;                                                                            \
-      for (size_t plane = 0; plane < sizeof left; plane++)                                           \
-        left |= (bits)((bits)planes[plane * count + at] << 8 * plane);                               \
-      left = (bits)(left >> 1) ^ (bits)-(whole)(left & 1);                                           \
-      memcpy(&was, old + at * sizeof was, sizeof was);                                               \
-      left = (bits)(left + foretell(was, how, constant));                                            \
-      memcpy(out + at * sizeof left, &left, sizeof left);                                            \
-    }                                                                                                \
+#define LANES(bits, whole, foretell)                                                               \
+  TT_APART static void take_##bits(const unsigned char *new, const unsigned char *old,             \
+                                   size_t count, int how, double constant, unsigned char *out) {   \
+    unsigned char block[sizeof(bits)][BLOCK];                                                      \
+    for (size_t start = 0; start < count; start += BLOCK) {                                        \
+      size_t here = count - start < BLOCK ? count - start : BLOCK;                                 \
+      for (size_t at = 0; at < here; at++) {                                                       \
+        bits is, was;                                                                              \
+        memcpy(&is, new + (start + at) * sizeof is, sizeof is);                                    \
+        memcpy(&was, old + (start + at) * sizeof was, sizeof was);                                 \
+        bits left = (bits)(is - foretell(was, how, constant));                                     \
+        left = (bits)(left << 1) ^ (bits)-(whole)(left >> (8 * sizeof left - 1));                  \
+        for (size_t plane = 0; plane < sizeof left; plane++)                                       \
+          block[plane][at] = (unsigned char)(left >> 8 * plane);                                   \
+      }                                                                                            \
+      for (size_t plane = 0; plane < sizeof(bits); plane++)                                        \
+        memcpy(out + plane * count + start, block[plane], here);                                   \
+    }                                                                                              \
+  }                                                                                                \
+  TT_APART static void put_##bits(const unsigned char *planes, const unsigned char *old,           \
+                                  size_t count, int how, double constant, unsigned char *out) {    \
+    for (size_t at = 0; at < count; at++) {                                                        \
+      bits left = 0, was;                                                                          \
+      for (size_t plane = 0; plane < sizeof left; plane++)                                         \
+        left |= (bits)((bits)planes[plane * count + at] << 8 * plane);                             \
+      left = (bits)(left >> 1) ^ (bits)-(whole)(left & 1);                                         \
+      memcpy(&was, old + at * sizeof was, sizeof was);                                             \
+      left = (bits)(left + foretell(was, how, constant));                                          \
+      memcpy(out + at * sizeof left, &left, sizeof left);                                          \
+    }                                                                                              \
   }
 
 LANES(uint8_t, unsigned, foretell_8)
