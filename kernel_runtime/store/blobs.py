@@ -43,7 +43,7 @@ from typing import Final
 from kernel_runtime.store import encryption, locks
 from kernel_runtime.store.blob_files import DEEPEST, BlobFiles
 from kernel_runtime.store.cipher import OVERHEAD
-from kernel_runtime.store.coding import HEAD, Codec, Older
+from kernel_runtime.store.coding import Codec, Older
 from kernel_runtime.store.digests import (
     BlobDamaged,
     BlobError,
@@ -319,17 +319,12 @@ class BlobStore(BlobFiles):
         self, digest: Digest, target: str, data: bytes | memoryview, older: Digest | None
     ) -> bytes | memoryview:
         """Into the bytes of the file that it is written into. Raises OSError."""
-        tried: list[Older] = []
-
-        def offered() -> Iterator[Older]:
-            for one in self._older(digest, target, older):
-                tried.append(one)
-                yield one
-
-        stored = self._codec.encode(data, offered())
-        base = self._codec.base_of(bytes(stored[:HEAD]))
-        if base is not None and not self._rely_on(tried[-1]):
-            stored = self._codec.encode(data)
+        stored = self._codec.encode(data)
+        for base in self._older(digest, target, older):
+            delta = self._codec.encode_delta(data, base, len(stored))
+            if delta is not None and self._rely_on(base):
+                stored = delta
+                break
         if self._cipher is not None:
             return self._cipher.seal(stored, f"blob {digest}")
         if encryption.is_encrypted(self._home):

@@ -9,7 +9,7 @@ more.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 import zstandard
@@ -54,8 +54,11 @@ class Codec(Protocol):
     is_plain: bool
     """Whether a file holds its blob's own bytes, so that blocks can be shared."""
 
-    def encode(self, data: bytes | memoryview, older: Iterable[Older] = ()) -> bytes | memoryview:
-        """The bytes of the file. older: what they may be a delta to, in turns; see ``base_of``."""
+    def encode(self, data: bytes | memoryview) -> bytes | memoryview:
+        """The bytes of the file."""
+
+    def encode_delta(self, data: bytes | memoryview, base: Older, otherwise: int) -> bytes | None:
+        """The bytes of the file as a delta, if that pays; otherwise: how many it has without."""
 
     def base_of(self, head: bytes) -> Digest | None:
         """The blob that a file is a delta to, by its first HEAD bytes; None: it is none."""
@@ -72,8 +75,11 @@ class Plain:
 
     is_plain = True
 
-    def encode(self, data: bytes | memoryview, older: Iterable[Older] = ()) -> bytes | memoryview:
+    def encode(self, data: bytes | memoryview) -> bytes | memoryview:
         return data
+
+    def encode_delta(self, data: bytes | memoryview, base: Older, otherwise: int) -> bytes | None:
+        return None
 
     def base_of(self, head: bytes) -> Digest | None:
         return None
@@ -90,22 +96,18 @@ class Compressed:
     def __init__(self) -> None:
         self._own = threading.local()  # a compressor serves one thread at a time
 
-    def encode(self, data: bytes | memoryview, older: Iterable[Older] = ()) -> bytes | memoryview:
-        whole = self._whole(data)
-        for base in older:
-            new, old = memoryview(data).cast("B"), memoryview(base.data)
-            delta = self._encoder().encode(new, old, len(whole))
-            if delta is not None:
-                return b"".join((_DELTA, bytes.fromhex(base.digest), delta))
-        return whole
-
-    def _whole(self, data: bytes | memoryview) -> bytes | memoryview:
+    def encode(self, data: bytes | memoryview) -> bytes | memoryview:
         if _looks_dense(self._compressor(), data):
             return b"".join((_PLAIN, data))
         packed = self._compressor().compress(data)
         if len(packed) > len(data) * _WORTH:
             return b"".join((_PLAIN, data))
         return b"".join((_ZSTD, packed))
+
+    def encode_delta(self, data: bytes | memoryview, base: Older, otherwise: int) -> bytes | None:
+        new, old = memoryview(data).cast("B"), memoryview(base.data)
+        delta = self._encoder().encode(new, old, otherwise)
+        return delta and b"".join((_DELTA, bytes.fromhex(base.digest), delta))
 
     def base_of(self, head: bytes) -> Digest | None:
         is_delta = head[:1] == _DELTA and len(head) >= HEAD

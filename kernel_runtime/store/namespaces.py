@@ -285,13 +285,8 @@ class NamespaceStore:
     def wanted(self, manifests: Iterable[str]) -> set[str]:
         """These manifests and all that they need, also to be read. Raises StoreError if one cannot
         be read."""
-        found: set[str] = set()
-        for digest in set(manifests):
-            found.add(digest)
-            # One that is gone has nothing left that anyone could find.
-            with contextlib.suppress(BlobMissing):
-                found |= self.needs(digest)
-        return found | self.bases(found)
+        named = self._named(manifests)
+        return named | self.bases(named)
 
     def forget_unnamed(self, kept: Iterable[str]) -> None:
         """Make the next `sweep` delete all that no kept manifest names.
@@ -301,16 +296,22 @@ class NamespaceStore:
         """
         try:
             with self.writing(), self._blobs.adding():
-                named = set(kept)
-                for manifest in tuple(named):
-                    with contextlib.suppress(BlobMissing):
-                        named |= self.needs(manifest)
-                if self.bases(named) - named:
-                    self._blobs.make_whole(one for one in named if self.bases([one]) - named)
+                named = self._named(kept)
+                self._blobs.make_whole(one for one in named if self.bases([one]) - named)
         except OSError as cause:
             raise refused(self.path, cause) from cause
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _named(self, manifests: Iterable[str]) -> set[str]:
+        """These manifests and what they name. Raises StoreError if one cannot be read."""
+        found: set[str] = set()
+        for digest in set(manifests):
+            found.add(digest)
+            # One that is gone has nothing left that anyone could find.
+            with contextlib.suppress(BlobMissing):
+                found |= self.needs(digest)
+        return found
 
     @staticmethod
     def _names_in(manifest: dict[str, Any]) -> Iterable[str]:

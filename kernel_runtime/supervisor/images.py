@@ -195,11 +195,11 @@ class Images:
     def _may_stay(self, held: Sequence[Checkpoint]) -> int:
         """How many of these, the newest, keep their images: of large ones fewer, before whole
         checkpoints have to go for what all take."""
-        room = self._session.deletion.budget.limit // _OF_BUDGET
-        most = self._session.config.images_last
+        most, limit = self._session.config.images_last, self._session.deletion.budget.limit
+        room = limit // _OF_BUDGET
         for count, checkpoint in enumerate(reversed(held[-most:])):
             room -= sum(one.details.get("stored_bytes", 0) for one in _written_of(checkpoint))
-            if count >= _IMAGES_LEAST and room < 0 < self._session.deletion.budget.limit:
+            if count >= _IMAGES_LEAST and room < 0 < limit:
                 return count
         return most
 

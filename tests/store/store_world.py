@@ -101,3 +101,24 @@ def leave_store(base: Path, name: str = "n") -> Session:
         session.write("changes.txt", "two" * 1000)
         session.checkpoint(b"same variable" * 100, os.urandom(5000), comment="two")
     return session
+
+
+def blob_file(store: NamespaceStore, digest: str) -> Path:
+    """Where a blob lies."""
+    return store.path / "blobs" / digest[:2] / digest
+
+
+def aged(store: NamespaceStore) -> NamespaceStore:
+    """All that is there was written ten seconds ago: not in the tick of the coming sweep."""
+    for digest in store.blobs():
+        file = blob_file(store, digest)
+        moment = file.stat().st_mtime - 10
+        os.utime(file, (moment, moment))
+    return store
+
+
+def damage(file: Path) -> None:
+    """One bit in its middle is another."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)

@@ -14,13 +14,13 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from store_world import aged, blob_file, damage
 
 from kernel_runtime import hashing
 from kernel_runtime.store import deltas, encryption
 from kernel_runtime.store.coding import Compressed
 from kernel_runtime.store.deltas import Encoder, Way, decode
 from kernel_runtime.store.digests import BlobDamaged, BlobStoreFull, digest_of
-from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.namespaces import NamespaceStore
 
 LUCK = random.Random(5)
@@ -170,16 +170,6 @@ def test_a_strange_delta_is_refused_and_no_more(head, frame):
 # -- in the store -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def keys(tmp_path):
-    return Keys(tmp_path / "keys")
-
-
-@pytest.fixture
-def store(tmp_path, keys):
-    return NamespaceStore(tmp_path / "store", keys)
-
-
 def keep(store, data, older=None):
     """One namespace of one array; the digest of its manifest."""
     digest = digest_of(data)
@@ -190,7 +180,7 @@ def keep(store, data, older=None):
 
 
 def file_of(store, data):
-    return store.path / "blobs" / digest_of(data)[:2] / digest_of(data)
+    return blob_file(store, digest_of(data))
 
 
 def size_of(store, data):
@@ -199,19 +189,6 @@ def size_of(store, data):
 
 def base_of(store, data):
     return Compressed().base_of(file_of(store, data).read_bytes()[:33])
-
-
-def aged(store):
-    for digest in store.blobs():
-        file = store.path / "blobs" / digest[:2] / digest
-        moment = file.stat().st_mtime - 10
-        os.utime(file, (moment, moment))
-
-
-def damage(file):
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
 
 
 def test_a_version_is_stored_as_what_changed(store, tmp_path, keys):
@@ -328,10 +305,10 @@ def test_an_older_version_that_is_damaged_after_it_was_seen(store):
 
 def test_an_older_version_that_is_healed_while_it_is_read(store, monkeypatch):
     """A delta to what it was by mistake would be one to nothing."""
-    encode = Compressed.encode
+    encode = Compressed.encode_delta
 
-    def slowly(codec, data, older=()):
-        found = encode(codec, data, older)
+    def slowly(codec, data, base, otherwise):
+        found = encode(codec, data, base, otherwise)
         file_of(store, OLD).write_bytes(good)
         return found
 
@@ -339,7 +316,7 @@ def test_an_older_version_that_is_healed_while_it_is_read(store, monkeypatch):
         keep(store, OLD)
         good = file_of(store, OLD).read_bytes()
         damage(file_of(store, OLD))
-        monkeypatch.setattr(Compressed, "encode", slowly)
+        monkeypatch.setattr(Compressed, "encode_delta", slowly)
         keep(store, NEW, OLD)
     assert store.get(digest_of(NEW)) == NEW
 

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from store_world import aged, blob_file, damage
 
 from kernel_runtime.store.coding import Compressed
 from kernel_runtime.store.digests import BlobDamaged, BlobMissing, BlobStoreFull, digest_of
@@ -19,16 +20,6 @@ from kernel_runtime.store.namespaces import NamespaceStore, NamespaceUnusable
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = b"a table of numbers " * 20_000
 DENSE = os.urandom(300_000)
-
-
-@pytest.fixture
-def keys(tmp_path):
-    return Keys(tmp_path / "keys")
-
-
-@pytest.fixture
-def store(tmp_path, keys):
-    return NamespaceStore(tmp_path / "store", keys)
 
 
 def unit(*streams, buffers=()):
@@ -41,25 +32,6 @@ def keep(store, *blobs, **more):
     for data in blobs:
         store.put(digest_of(data), data)
     return store.save_manifest({"version": 1, "units": [unit(*blobs)], **more})
-
-
-def file_of(store, digest):
-    return store.path / "blobs" / digest[:2] / digest
-
-
-def aged(store):
-    """All that is there was written ten seconds ago: not in the tick of the coming sweep."""
-    for digest in store.blobs():
-        file = file_of(store, digest)
-        moment = file.stat().st_mtime - 10
-        os.utime(file, (moment, moment))
-    return store
-
-
-def damage(file):
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
 
 
 def test_what_is_stored_comes_back(store, tmp_path, keys):
@@ -126,7 +98,7 @@ def test_every_flipped_byte_is_noticed_and_equal_content_heals(store):
     small = b"0123456789" * 30
     made = keep(store, small)
     for digest, read in [(digest_of(small), store.get), (made, store.manifest)]:
-        file = file_of(store, digest)
+        file = blob_file(store, digest)
         good, value = file.read_bytes(), read(digest)
         for at in range(len(good)):
             file.write_bytes(good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :])
@@ -146,7 +118,7 @@ def test_every_flipped_byte_is_noticed_and_equal_content_heals(store):
 
 def test_damage_is_seen_by_the_session_that_wrote_it(store):
     made = keep(store, PLAIN)
-    damage(file_of(store, digest_of(PLAIN)))
+    damage(blob_file(store, digest_of(PLAIN)))
     assert store.missing(store.needs(made)) == {digest_of(PLAIN)}
     store.put(digest_of(PLAIN), PLAIN)
     assert store.get(digest_of(PLAIN)) == PLAIN
@@ -159,8 +131,8 @@ def test_a_few_blobs_at_once_are_verified_like_one(store):
     assert store.get_some(names) == dict(zip(names, pieces, strict=True))
     assert store.get_some([names[0], digest_of(PLAIN)]).keys() == {names[0], digest_of(PLAIN)}
     # another's content under this name, a damaged file, none at all
-    file_of(store, names[1]).write_bytes(file_of(store, names[0]).read_bytes())
-    damage(file_of(store, names[2]))
+    blob_file(store, names[1]).write_bytes(blob_file(store, names[0]).read_bytes())
+    damage(blob_file(store, names[2]))
     assert store.get_some([*names, digest_of(b"never put")]).keys() == {names[0], names[3]}
     with pytest.raises(BlobDamaged):
         store.get(names[1])
@@ -309,10 +281,10 @@ def test_a_dump_that_fails_leaves_what_another_process_has_put_meanwhile(
     other = NamespaceStore(tmp_path / "store", keys)
     encode = Compressed.encode
 
-    def slowly(codec, data, older=()):
+    def slowly(codec, data):
         monkeypatch.undo()
         keep(other, PLAIN)
-        return encode(codec, data, older)
+        return encode(codec, data)
 
     monkeypatch.setattr(Compressed, "encode", slowly)
     with pytest.raises(BlobStoreFull), store.writing():
@@ -354,7 +326,7 @@ def test_a_dump_that_fails_leaves_what_was_found_in_the_same_tick_of_the_clock(
 def test_a_sweep_that_cannot_read_a_manifest_deletes_nothing(store):
     made, other = keep(store, PLAIN), keep(store, DENSE)
     aged(store)
-    file = file_of(store, made)
+    file = blob_file(store, made)
     good = file.read_bytes()
     damage(file)
     with pytest.raises(BlobDamaged):
