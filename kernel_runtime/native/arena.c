@@ -19,10 +19,11 @@ void tt_pool_prepare(void) {
   pool.start = pool.at = (char *)m;
 }
 
-void tt_pool_empty(void) {
+void tt_pool_empty(int shared) {
   size_t used = (size_t)(pool.at - pool.start);
   if (!used) return;
-  size_t kept = used < KEPT_SIZE ? used : KEPT_SIZE; /* cheaper than a fault for each page */
+  /* cheaper than a fault for each page, but for pages that would be copied first */
+  size_t kept = shared ? 0 : used < KEPT_SIZE ? used : KEPT_SIZE;
   memset(pool.start, 0, kept);
   if (used > kept) SC(SYS_madvise, pool.start + kept, POOL_SIZE - kept, MADV_DONTNEED);
   pool.at = pool.start;

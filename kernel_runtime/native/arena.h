@@ -22,9 +22,9 @@ void tt_arena_free(struct tt_arena *arena);
 
 /* Arenas and buffers take their memory from one place that is mapped once, as long as there is room, so
  * that a freeze leaves the mappings of a process as they are. Emptied when none of them is used any
- * more. */
+ * more; shared: another process has its pages too, as a clone. */
 void tt_pool_prepare(void);
-void tt_pool_empty(void);
+void tt_pool_empty(int shared);
 
 /* A buffer that keeps what it has when it grows. */
 struct tt_buffer {

@@ -133,7 +133,7 @@ static int go_on(struct tt_state *state, long result, uint64_t started, int clos
   f->aside_ns = state->aside_ns;
   f->frozen_fds = state->count_fds;
   f->frozen_pid = result > 0 ? (int32_t)result : 0;
-  tt_state_free(state);
+  tt_state_free(state, result > 0);
   SC(SYS_rt_sigprocmask, SIG_SETMASK, &mask, 0, 8);
   return result < 0 ? (int)result : 0;
 }

@@ -138,6 +138,7 @@ static int twin(struct incoming *in, int listen_fd) {
     answer(in, EINVAL, 0, 0);
     return listen_fd;
   }
+  tt_twin_look();
   long pid = tt_clone_copy(0, 0);
   if (pid != 0) {
     answer(in, pid < 0 ? (int)pid : 0, pid < 0 ? 0 : (int32_t)pid, 0);
@@ -147,9 +148,7 @@ static int twin(struct incoming *in, int listen_fd) {
   in->count = 0;
   tt_close(listen_fd);
   SC(SYS_setsid);
-  /* what its first cell will write: what the cell before it wrote, and what cells write by now */
-  tt_pages_touch(-1);
-  if (tt_pages_note_of(in->request.arg) > 0) tt_pages_touch(-1);
+  tt_twin_touch(in->request.arg);
   return own;
 }
 

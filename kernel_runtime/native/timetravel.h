@@ -128,8 +128,7 @@ struct tt_reopened {
 TT_EXPORT int tt_pages_note(uint64_t mapping_most, uint32_t pages_most);
 
 /* In the process that goes on: make them its own again, before a cell needs them. Stops early when
- * watched_fd has something to read. Number of pages touched; 0 for those that were touched already,
- * but with -1 for watched_fd: that is a twin, to which they are new. */
+ * watched_fd (-1: none) has something to read. Number of pages touched; 0 if they were before. */
 TT_EXPORT int tt_pages_touch(int watched_fd);
 
 /* Make huge pages again of what a fork has broken up, in private mappings of at least least bytes:

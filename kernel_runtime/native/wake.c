@@ -14,12 +14,12 @@ void tt_answer(int connection, int error, int32_t pid, uint64_t started, uint64_
   SC(SYS_sendto, connection, &answer, sizeof answer, MSG_NOSIGNAL, 0, 0);
 }
 
-void tt_state_free(struct tt_state *state) {
+void tt_state_free(struct tt_state *state, int shared) {
   struct tt_arena arena = state->arena; /* the state lies in it */
   tt_buffer_free(&state->text);
   tt_buffer_free(&state->maps_text);
   tt_arena_free(&arena);
-  tt_pool_empty();
+  tt_pool_empty(shared);
 }
 
 static void tell(struct tt_waking *w, int error, enum tt_step step) {
@@ -103,7 +103,7 @@ int tt_wake(struct tt_state *state, struct tt_waking *w, int listen_fd) {
   f->pause_ns = tt_now_ns() - w->started;
   tell(w, 0, TT_STEP_NONE);
   tt_forget_slots(&state->stopped);
-  tt_state_free(state);
+  tt_state_free(state, 1);
   tt_threads_go();
   SC(SYS_rt_sigprocmask, SIG_SETMASK, &mask, 0, 8);
   if (w->copy && f->in_copy) ((void (*)(void))(uintptr_t)f->in_copy)();

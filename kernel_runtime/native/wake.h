@@ -18,7 +18,7 @@ int tt_wake(struct tt_state *state, struct tt_waking *waking, int listen_fd);
 /* Send an answer; a peer that is gone is ignored. */
 void tt_answer(int connection, int error, int32_t pid, uint64_t started, uint64_t bytes);
 
-/* Free the state: after that only the process is left. */
-void tt_state_free(struct tt_state *state);
+/* Free the state: after that only the process is left. shared: see tt_pool_empty. */
+void tt_state_free(struct tt_state *state, int shared);
 
 #endif

@@ -170,6 +170,42 @@ def test_a_restored_twin_has_its_pages(start_notebook):
         assert int(cell.out) < 500
 
 
+def test_a_restored_twin_has_what_is_written_here_and_there_in_a_heap(start_notebook):
+    notebook = start_notebook("--Supervisor.differences=0")
+    notebook.run(
+        "import resource\nheap = [bytearray(1000) for _ in range(24000)]\n"
+        "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "def write():\n    for one in heap[::30]: one[500] ^= 1\n"
+    )
+    number = notebook.head()["number"]
+    notebook.run("write()")
+    wait_for_twins(notebook, 2)
+    notebook.command("restore", checkpoint=number)
+    cell = notebook.run("before = faults(); write(); print(faults() - before)")
+    assert int(cell.out) < 400, "of 800"
+
+
+def code_kib(process):
+    """How much of the interpreter's code a process has mapped."""
+    found, of_code = 0, False
+    for line in Path(f"/proc/{process.pid}/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if "-" in first:
+            of_code = rest[0] == "r-xp" and "python" in rest[-1]
+        elif of_code and first == "Rss:":
+            found += int(rest[0])
+    return found
+
+
+def test_a_twin_has_code_mapped(notebook):
+    """No fork copies that: each page of a file would be a fault of the first cell."""
+    notebook.run("x = 1")
+    wait_for_twins(notebook, 2)
+    twins = [one for one in frozen_of(notebook.pid) if code_kib(one) > 1000]
+    assert len(twins) == 2
+    assert code_kib(executor_of(notebook.pid)) > 1000
+
+
 def wait_for_twins(notebook, count):
     until(lambda: notebook.command("status")["counts"]["twins"] == count)
     # a twin is there before its pages are, at low priority
