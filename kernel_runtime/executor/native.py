@@ -111,7 +111,7 @@ class Library:
         *,
         python_threads: Sequence[int] = (),
         hold_fd: int = -1,
-        hold_timeout_ms: int = 5000,
+        hold_timeout_ms: int,
         **arguments: int,
     ) -> tuple[int, FreezeArguments, list[list[str]]]:
         """Call tt_freeze; return (0 or which waking this is, results, notes).

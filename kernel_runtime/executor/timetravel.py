@@ -45,6 +45,12 @@ _TOUCHED_IN_A_ROW = 8
 _HURRY_S = 0.01
 """Seconds: requests that come this soon after a freeze leave no time to make pages ready."""
 
+_HOLD_MS = 5000
+"""How long it stays stopped at most while the environment is captured, …"""
+
+_READY_MS = 1000
+"""… and before it leaves, while a restore is planned."""
+
 _AHEAD_S = 0.02
 """Seconds: what was looked up that long ago may have been changed by a thread or a task since."""
 
@@ -153,8 +159,6 @@ class TimeTravel:
         name = command["command"]
         if name == "freeze":
             self._freeze(command)
-        elif name == "look_ahead":
-            self._look_ahead()
         elif name == "park":
             self._park(command)
         elif name == "park_aside":
@@ -239,6 +243,7 @@ class TimeTravel:
                     aside_limit=command["aside_limit"],
                     hot_min=command["hot_min"],
                     hold_fd=hold,
+                    hold_timeout_ms=_READY_MS if move else _HOLD_MS,
                     difference_fd=difference,
                     base_pid=base or 0,
                     difference_at=command["difference_at"],

@@ -86,6 +86,8 @@ static void explain(struct tt_state *state, int error) {
     tt_note(&note, "a process with more than one thread, on this platform");
   else if (error == -ETIMEDOUT)
     tt_note(&note, "a thread did not stop in time");
+  else if (error == -ECANCELED)
+    tt_note(&note, "it was not told to leave");
   else if (error == -EINVAL && state->step == TT_AT_CLONE)
     tt_note(&note, "the first process of a pid namespace cannot be frozen");
   else
@@ -144,6 +146,10 @@ static int copy(struct tt_state *state, uint64_t started) {
   const int moves = (f->flags & TT_MOVE) != 0;
   int ends[2], error = (int)SC(SYS_pipe2, ends, O_CLOEXEC);
   if (error) return go_on(state, error, started, -1);
+  if (moves && f->hold_fd >= 0 && (error = tt_hold_leave(state))) {
+    for (int i = 0; i < 2; i++) tt_close(ends[i]);
+    return go_on(state, error, started, -1);
+  }
   uint64_t at = tt_now_ns();
   if (!moves) tt_regions_note(state);
   long pid = moves ? move(state) : tt_clone_copy(0, 0);

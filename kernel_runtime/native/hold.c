@@ -57,6 +57,14 @@ static void give_up(struct tt_state *state, const char *what, int error) {
   SC(SYS_shutdown, state->freeze->hold_fd, SHUT_RDWR);
 }
 
+int tt_hold_leave(struct tt_state *state) {
+  const struct tt_freeze *f = state->freeze;
+  uint64_t until_ns = tt_now_ns() + (uint64_t)f->hold_timeout_ms * 1000000u;
+  char said = 0;
+  long n = hear(f->hold_fd, &said, sizeof said, until_ns);
+  return n == 1 && said == TT_LEAVE ? 0 : -ECANCELED;
+}
+
 int tt_hold_begin(struct tt_state *state, int32_t frozen_pid) {
   struct tt_held held = {sizeof held, frozen_pid};
   if (state->held) return 0;

@@ -14,6 +14,10 @@ void tt_hold(struct tt_state *state, int32_t frozen_pid, int closed);
  * 0 or -errno. */
 int tt_hold_begin(struct tt_state *state, int32_t frozen_pid);
 
+/* Before a move, likewise: wait until the other end says that this process may leave (TT_LEAVE). 0, or
+ * -ECANCELED: it is to go on. */
+int tt_hold_leave(struct tt_state *state);
+
 /* Open again by its path, at the same number, whatever lies on one of those mounts, and go to the
  * working directory again when that does. What cannot be opened again stays as it is. */
 struct tt_reopened tt_reopen(struct tt_state *state, const int32_t *mount_ids, uint32_t count);

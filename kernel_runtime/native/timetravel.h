@@ -31,7 +31,8 @@ struct tt_freeze {
   uint32_t stop_timeout_ms; /* in */
   uint64_t aside_limit;     /* in: bound for contents copied aside (shared memory, deleted files) */
   uint64_t hot_min;         /* in: mappings this large are sampled for TT_UNSHARE; 0: none are */
-  int32_t hold_fd;          /* in: -1, or whom to wait for before the threads go on: tt_held */
+  int32_t hold_fd;          /* in: -1, or whom to wait for before the threads go on (tt_held) or a move
+                               takes place (TT_LEAVE) */
   uint32_t hold_timeout_ms; /* in: for all of that together */
   /* in: for TT_WAKE_COPY. Address of pthread_self() of each thread that runs Python, the caller's
    * own first; 0 of them: no copy can be woken */
@@ -82,6 +83,7 @@ enum tt_why {
  * negative errno, and then nothing has happened: the process runs on untouched.
  *   -EINVAL     wrong size, a bad descriptor, or not called by the thread group leader
  *   -ETIMEDOUT  a thread did not stop in time: blocking_tid, blocking_name
+ *   -ECANCELED  it was not told in time to leave (TT_MOVE with hold_fd)
  *   -ENOTSUP    threads (or TT_MOVE) on a platform without them, or shadow stacks in use
  *   -ENOMEM, -EAGAIN, -EMFILE, -EPERM  as given by the kernel
  *
@@ -122,6 +124,10 @@ struct tt_reopened {
   uint32_t reopened;
   uint32_t failed; /* stay on the old mount: each has an "environment" line in the report */
 };
+
+/* Before a move with hold_fd, such a socket, the process stands ready, stopped, until the other end
+ * sends this byte: then it leaves. The end, anything else, or nothing in time: it goes on. */
+#define TT_LEAVE 1
 
 /* Note the pages of private writable mappings smaller than mapping_most bytes that were written
  * since the last freeze, pages_most at most; call it just before tt_freeze. Number or -errno. */

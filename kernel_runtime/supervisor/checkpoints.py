@@ -28,6 +28,7 @@ from kernel_runtime.timeline.model import (
 from kernel_runtime.timeline.names import check_label
 
 if TYPE_CHECKING:
+    from kernel_runtime.supervisor.leaving import Leaving
     from kernel_runtime.supervisor.session import Session
 
 
@@ -113,12 +114,14 @@ class Checkpointer:
         label: str | None = None,
         pinned: bool = False,
         move: bool = False,
+        leaving: Leaving | None = None,
         process: bool = True,
         rules_of: str | None = None,
     ) -> Taken:
         """Capture everything now; the caller holds the session's lock and the queue.
 
-        move: the executor becomes the frozen process and is gone afterwards. A capture that fails
+        move: the executor becomes the frozen process and is gone afterwards; leaving: it may be
+        ready for that. A capture that fails
         is listed on the checkpoint as failed. Raises RestoreRefused if a move fails: then there is
         no checkpoint and the executor runs on. Raises BadRequest for text that cannot be stored.
         """
@@ -127,7 +130,7 @@ class Checkpointer:
         check_text(comment, "comment")
         if label is not None:
             check_label(label)
-        id = new_id()
+        id = leaving.id if leaving is not None else new_id()
         tree: Dumped | None = None
         if process:
             is_kept = pinned or label is not None or reason == "manual"
@@ -142,6 +145,7 @@ class Checkpointer:
                 label=label,
                 pinned=pinned,
                 move=move,
+                leaving=leaving,
                 process=process,
                 rules_of=rules_of,
             )
@@ -165,6 +169,7 @@ class Checkpointer:
         label: str | None,
         pinned: bool,
         move: bool,
+        leaving: Leaving | None,
         process: bool,
         rules_of: str | None,
     ) -> Taken:
@@ -172,7 +177,9 @@ class Checkpointer:
         session = self._session
         ours, theirs = self._hold(process and not move)
         # tasks begin in this order: the rest is set going while the process copies itself
-        freezing = asyncio.ensure_future(self._freeze(id, move, ours) if process else _nothing())
+        freezing = asyncio.ensure_future(
+            self._freeze(id, move, ours, leaving) if process else _nothing()
+        )
         files = asyncio.ensure_future(session.files.capture(rules_of))
         environment: asyncio.Future[Capture | None] | None = None
         if not move:
@@ -286,16 +293,17 @@ class Checkpointer:
                 hold.close()
 
     async def _freeze(
-        self, id: str, move: bool, hold: socket.socket | None
+        self, id: str, move: bool, hold: socket.socket | None, leaving: Leaving | None
     ) -> tuple[Frozen | None, Capture, dict[str, Any]]:
         session = self._session
         started = time.perf_counter()
         try:
             if session.executor is None or not session.executor.alive:
                 raise CheckpointRefused("There is no process.")
-            frozen = await session.engine.freeze(
-                session.executor, id, move=move, hold=hold.fileno() if hold is not None else None
-            )
+            frozen = await leaving.leave() if leaving is not None else None
+            if frozen is None:
+                held = hold.fileno() if hold is not None else None
+                frozen = await session.engine.freeze(session.executor, id, move=move, hold=held)
         except CheckpointRefused as error:
             if move:
                 raise

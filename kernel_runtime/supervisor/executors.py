@@ -318,10 +318,6 @@ class Executor:
         """Have it load variables over a channel. Raises ConnectionError if it ends."""
         await self._ask("load_namespace", [channel])
 
-    def look_ahead(self) -> None:
-        """Have it look up what a freeze asks for: one follows within milliseconds."""
-        self.link.command("look_ahead")
-
     def regain_huge_pages(self) -> None:
         """Have it make huge pages whole again, while it has nothing else to do."""
         self.link.command("regain_huge_pages")

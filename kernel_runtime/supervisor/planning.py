@@ -22,6 +22,7 @@ from kernel_runtime.supervisor.tree_captures import tree_of
 from kernel_runtime.timeline.model import Capture, Checkpoint
 
 if TYPE_CHECKING:
+    from kernel_runtime.supervisor.leaving import Leaving
     from kernel_runtime.supervisor.session import Session
 
 TELL_S = 0.02
@@ -52,6 +53,8 @@ class Plan:
     tell_s: float = TELL_S
     is_whole: bool = False
     """Whether it fails where a variable that was written cannot be loaded."""
+    leaving: Leaving | None = None
+    """The executor, where it got ready to leave in time."""
     brought_by: str | None = None
     """The engine whose capture of the memory was brought back; known afterwards."""
 

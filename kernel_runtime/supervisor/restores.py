@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kernel_runtime.engines.workspace.errors import WorkspaceError
@@ -26,6 +26,7 @@ from kernel_runtime.supervisor.alternatives import way_to_another
 from kernel_runtime.supervisor.bringing import chosen_paths
 from kernel_runtime.supervisor.checkpoints import Taken
 from kernel_runtime.supervisor.executors import Executor
+from kernel_runtime.supervisor.leaving import Leaving
 from kernel_runtime.supervisor.planning import TELL_S, Plan, is_damage, partial_way
 from kernel_runtime.supervisor.request import Request
 from kernel_runtime.supervisor.restore_request import RestoreRequest
@@ -100,32 +101,56 @@ class Restorer(Reviver):
         async with session.lock:
             started = time.perf_counter()
             session.environment.make_room()
-            if session.executor is not None and session.engine.can_copy and asked.only != "files":
-                session.executor.look_ahead()  # while the files are looked at
-            plan = await self.plan(target, asked.only, part, asked.partial)
-            plan.tell_s, plan.resumes, plan.reseeds = tell_s, resumes, asked.reseed
-            plan.is_whole = session.persistence.is_imported and not (asked.partial or resumes)
-            session.events.publish("restore_started", checkpoint=target)
-            try:
-                await self.make_idle(asked.force, request)
-                if plan.layer is not None:
-                    await self._in_another_container(plan, asked, request, how, started)
-                result = await self._carry_out(plan, asked.only, request, started)
-                session.environment.workspace_followed()  # also where it had nothing to do
-            except TimeTravelError as error:
-                session.events.publish(
-                    "restore_failed",
-                    checkpoint=target,
-                    ename=type(error).__name__,
-                    evalue=str(error),
-                )
-                raise
+            async with self._leaving(target, asked, request) as leaving:
+                plan = await self.plan(target, asked.only, part, asked.partial)
+                plan.tell_s, plan.resumes, plan.reseeds = tell_s, resumes, asked.reseed
+                plan.is_whole = session.persistence.is_imported and not (asked.partial or resumes)
+                plan.leaving = leaving
+                session.events.publish("restore_started", checkpoint=target)
+                try:
+                    await self.make_idle(asked.force, request)
+                    if plan.layer is not None:
+                        await self._in_another_container(plan, asked, request, how, started)
+                    result = await self._carry_out(plan, asked.only, request, started)
+                    session.environment.workspace_followed()  # also where it had nothing to do
+                except TimeTravelError as error:
+                    session.events.publish(
+                        "restore_failed",
+                        checkpoint=target,
+                        ename=type(error).__name__,
+                        evalue=str(error),
+                    )
+                    raise
             session.events.publish("restore_finished", **result)
             if plan.brings_process:
                 session.memory.went_back_to(target)
             session.memory.see_to_it()
             session.durability.after_going_back()
             return result
+
+    @contextlib.asynccontextmanager
+    async def _leaving(
+        self, target: Checkpoint, asked: RestoreRequest, request: Request | None
+    ) -> AsyncIterator[Leaving | None]:
+        """The executor gets ready to leave while the files are looked at, where it surely will."""
+        session = self._session
+        if (
+            asked.only == "files"
+            or target.id not in session.frozen
+            or session.executor is None
+            or not session.engine.can_copy
+            or session.router.in_flight not in (None, request)
+            # these look at what runs, or may end all of it
+            or session.config.children == "capture"
+            or session.layer.enabled
+        ):
+            yield None
+            return
+        leaving = Leaving(session)
+        try:
+            yield leaving
+        finally:
+            await leaving.stay()
 
     async def _in_another_container(
         self,
@@ -164,6 +189,7 @@ class Restorer(Reviver):
             request=request,
             comment=f"before the restore of #{plan.target.number}",
             move=move,
+            leaving=plan.leaving if move else None,
             process=process,
             rules_of=plan.files.snapshot_id if plan.files is not None else None,
         )

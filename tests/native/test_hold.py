@@ -63,6 +63,9 @@ def take_locks():
 """
 
 
+LEAVE = b"\x01"  # TT_LEAVE
+
+
 def switched(*mount_ids: int) -> bytes:
     return struct.pack(f"II{len(mount_ids)}i", 8, len(mount_ids), *mount_ids)
 
@@ -414,16 +417,44 @@ def test_goes_on_when_it_is_let_down(
     assert frozen.wake().value("all_move()")
 
 
-def test_moved_process_is_not_held(world: World) -> None:
+def test_moves_when_it_is_told(world: World) -> None:
     live = start(world, "before = listing()\n")
 
-    def init(link: socket.socket) -> None:
+    def supervisor(link: socket.socket) -> None:
+        link.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            link.recv(64)  # it says nothing, and stands still
+        until(lambda: activity(live.pid) == activity(live.pid))
+        link.settimeout(60)
+        link.send(LEAVE)
         assert link.recv(64) == b""
 
-    frozen = live.freeze(init, flags=tt.MOVE)
+    frozen = live.freeze(supervisor, flags=tt.MOVE)
     frozen.ask(tt.PING)
     live.kill()
     assert frozen.wake().value("all_move() and listing() == before")
+
+
+@pytest.mark.parametrize("said", [b"", b"\0", b"\2", b"\1\1", None], ids=repr)
+def test_stays_when_it_is_not_told(world: World, said: bytes | None) -> None:
+    live = start(world, "before = listing()\n")
+
+    def supervisor(link: socket.socket) -> None:
+        if said is None:
+            assert link.recv(64) == b"", "it has gone on by itself"
+        elif said:
+            link.send(said)
+
+    frozen = live.freeze(supervisor, flags=tt.MOVE, hold_timeout_ms=300)
+    answer = live.reply()
+    assert answer["result"] == -125
+    assert [line[:2] for line in answer["report"]] == [["refused", "clone"]]
+    assert live.value("all_move() and listing() == before")
+    with pytest.raises(OSError):
+        frozen.ask(tt.PING)
+    again = live.freeze(clone=True)
+    live.kill()
+    assert again.wake().value("all_move() and listing() == before")
 
 
 def test_wrong_descriptor_is_refused(world: World) -> None:

@@ -16,7 +16,7 @@ from kernel_runtime.engines.workspace.access import Access
 from kernel_runtime.engines.workspace.content import ContentReader
 from kernel_runtime.engines.workspace.errors import WorkspaceCaptureFailed
 from kernel_runtime.engines.workspace.index import load_index, save_index
-from kernel_runtime.engines.workspace.model import LeftOut, Snapshot, SnapshotId
+from kernel_runtime.engines.workspace.model import LeftOut, Snapshot
 from kernel_runtime.engines.workspace.reading import FileReader
 from kernel_runtime.engines.workspace.rules import Rules, compile_rules
 from kernel_runtime.engines.workspace.scan import (
@@ -26,7 +26,12 @@ from kernel_runtime.engines.workspace.scan import (
     open_below,
     stale_names,
 )
-from kernel_runtime.engines.workspace.snapshots import build_trees, notes_below, write_manifest
+from kernel_runtime.engines.workspace.snapshots import (
+    Manifest,
+    build_trees,
+    notes_below,
+    write_manifest,
+)
 from kernel_runtime.engines.workspace.state import DirState, Key, Known
 from kernel_runtime.engines.workspace.watch import (
     MountsChanged,
@@ -66,6 +71,8 @@ class Capturer:
     watch: Watch | None = None
     watch_refused: str = ""
     last: Snapshot | None = None
+    manifest: Manifest | None = None
+    """Of the last snapshot."""
     _young: list[tuple[Known, int]] = field(default_factory=list)
     _complete: bool = False
     _loaded: bool = False
@@ -76,16 +83,22 @@ class Capturer:
         self._index = self.state_dir / f"index-{digest_of(paths)[:16]}.json"
         self._lease = self.store.lease(f"workspace-{uuid.uuid4().hex}")
 
-    def capture(self, patterns: tuple[str, ...], dirty: Dirty, label: str) -> Snapshot:
-        """Take a snapshot under these rules. Raises WorkspaceCaptureFailed."""
+    def capture(
+        self, patterns: tuple[str, ...], dirty: Dirty, label: str, *, anew: bool = True
+    ) -> Snapshot:
+        """Take a snapshot under these rules; anew: else the last one does where nothing has changed
+        since. Raises WorkspaceCaptureFailed."""
         begin = time.perf_counter()
         stored = self.store.put_bytes
         try:
             with self.store.adding():
                 self._load()
+                follows = self._complete
                 how, changed = self._update(patterns, dirty)
-                snapshot_id, left_out = self._write(patterns)
-                self._lease.set([Digest(snapshot_id)])
+                if not anew and follows and not changed and self.last and self._is_last(patterns):
+                    return self.last
+                manifest = self._write(patterns)
+                self._lease.set([Digest(manifest.id)])
         except (OSError, BlobError) as cause:
             # Notices that were read are gone: only a full scan can be trusted now.
             self._complete = False
@@ -93,17 +106,17 @@ class Capturer:
                 self._forget_everything()
             raise WorkspaceCaptureFailed(self._told(cause)) from cause
         self._complete = True
-        states = [root.state for root in self.roots if root.state is not None]
+        self.manifest = manifest
         self.last = Snapshot(
-            id=snapshot_id,
+            id=manifest.id,
             label=label,
-            files=sum(state.total_files for state in states),
-            directories=sum(state.total_dirs + 1 for state in states),
-            bytes=sum(state.total_bytes for state in states),
+            files=manifest.files,
+            directories=manifest.directories,
+            bytes=manifest.bytes,
             changed=changed,
             copied_bytes=self.store.put_bytes - stored,
-            excluded=sum(state.total_excluded for state in states),
-            left_out=left_out,
+            excluded=manifest.excluded,
+            left_out=manifest.left_out,
             how=how,
             took_s=time.perf_counter() - begin,
         )
@@ -167,7 +180,7 @@ class Capturer:
             root.state = None
         self.inodes.clear()
         self._loaded = False
-        self.last = None
+        self.last = self.manifest = None
         if self.watch is not None:
             self.watch.close()
             self.watch = None
@@ -349,7 +362,12 @@ class Capturer:
                 os.close(fd)
         return True
 
-    def _write(self, patterns: tuple[str, ...]) -> tuple[SnapshotId, tuple[LeftOut, ...]]:
+    def _is_last(self, patterns: tuple[str, ...]) -> bool:
+        """Whether a snapshot would have what the last one has, where nothing has changed."""
+        known = all(root.state is None or root.state.tree is not None for root in self.roots)
+        return known and self.manifest is not None and self.manifest.rules == patterns
+
+    def _write(self, patterns: tuple[str, ...]) -> Manifest:
         left_out: list[LeftOut] = []
         for number, root in enumerate(self.roots):
             if root.state is None:
@@ -359,7 +377,7 @@ class Capturer:
                 build_trees(self.store, root.state)
             left_out += notes_below(number, root.state)
         roots = [(root.path, root.state) for root in self.roots]
-        return write_manifest(self.store, roots, patterns, left_out), tuple(left_out)
+        return write_manifest(self.store, roots, patterns, left_out)
 
     @contextlib.contextmanager
     def _open(self, root: Root) -> Iterator[int | None]:

@@ -102,6 +102,7 @@ class WorkspaceEngine:
         self.at_rest: Callable[[int], bool] | None = None
         self._lock = threading.RLock()
         self._released = 0
+        self._read: Manifest | None = None
         journal_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         absolute = [Root(Path(os.path.abspath(root))) for root in roots]
         self._capturer = Capturer(absolute, store, journal_dir, self.exclude, copy_limit)
@@ -145,7 +146,7 @@ class WorkspaceEngine:
         with self._lock, locked_roots(self.roots, exclusive=False):
             patterns = self.exclude
             if rules_of is not None:
-                patterns = read_manifest(self.store, rules_of).rules
+                patterns = self._manifest(rules_of).rules
             snapshot = self._capturer.capture(patterns, frozenset(self.mapped_files()), label)
             self.store.pin(Digest(snapshot.id))
             return snapshot
@@ -161,6 +162,10 @@ class WorkspaceEngine:
                 if entry is not None:
                     for path, below in reader.walk(entry.tree):
                         yield number, path, below
+
+    def recorded_roots(self, snapshot_id: str) -> list[Path]:
+        """The directories that a snapshot is of. Raises SnapshotUnknown."""
+        return [path for path, _ in self._manifest(snapshot_id).roots]
 
     def left_out(self, snapshot_id: str) -> tuple[LeftOut, ...]:
         """What a snapshot does not hold, or not fully. Raises SnapshotUnknown."""
@@ -222,7 +227,7 @@ class WorkspaceEngine:
         """
         with self._lock:
             present = self._look(snapshot_id)
-            manifest = read_manifest(self.store, snapshot_id)
+            manifest = self._manifest(snapshot_id)
             with _readable(snapshot_id), self._anchors() as anchors:
                 reader = Reader.of(self.store)
                 operations, chosen = self._operations(manifest, reader, include_documents, part)
@@ -263,7 +268,7 @@ class WorkspaceEngine:
             last = self._capturer.last
             if last is None or last.id != seen:
                 raise WorkspaceRestoreRefused([(b"", "the plan is from before the last capture")])
-            manifest = read_manifest(self.store, plan.snapshot_id)
+            manifest = self._manifest(plan.snapshot_id)
             with _readable(plan.snapshot_id):
                 return self._restore(plan, manifest, begin, committed)
 
@@ -301,7 +306,7 @@ class WorkspaceEngine:
         for each 100,000 files that differ among the snapshots. Raises SnapshotUnknown, and
         deletes nothing, if a manifest that is wanted cannot be read.
         """
-        self._released = 0
+        self._released, self._read = 0, None
         with self.store.collecting() as (roots, before_ns):
             wanted, unread = reachable(self.store, roots)
             if unread:
@@ -443,7 +448,7 @@ class WorkspaceEngine:
                 root.path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 made = True
         if made:  # the roots are locked already
-            patterns = read_manifest(self.store, plan.snapshot_id).rules
+            patterns = self._manifest(plan.snapshot_id).rules
             self._capturer.capture(patterns, frozenset(self.mapped_files()), "")
 
     def _look(self, rules_of: str) -> Snapshot:
@@ -452,11 +457,21 @@ class WorkspaceEngine:
         What is read enters the store all the same: a safety snapshot will want it next.
         """
         with self._lock, locked_roots(self.roots, exclusive=False):
-            patterns = read_manifest(self.store, rules_of).rules
-            return self._capturer.capture(patterns, frozenset(self.mapped_files()), "")
+            patterns = self._manifest(rules_of).rules
+            dirty = frozenset(self.mapped_files())
+            return self._capturer.capture(patterns, dirty, "", anew=False)
+
+    def _manifest(self, snapshot_id: str) -> Manifest:
+        """A root manifest; those that the steps of one restore need are read once. Raises
+        SnapshotUnknown."""
+        for known in (self._capturer.manifest, self._read):
+            if known is not None and known.id == snapshot_id:
+                return known
+        self._read = read = read_manifest(self.store, snapshot_id)
+        return read
 
     def _differences(self, a: str, b: str) -> list[Change]:
-        before, after = read_manifest(self.store, a), read_manifest(self.store, b)
+        before, after = self._manifest(a), self._manifest(b)
         reader = Reader.of(self.store)
         changes: list[Change] = []
         with _readable(b):

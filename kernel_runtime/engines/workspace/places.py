@@ -7,14 +7,13 @@ from pathlib import Path
 
 from kernel_runtime.engines.workspace.engine import WorkspaceEngine
 from kernel_runtime.engines.workspace.errors import WorkspaceRestoreRefused
-from kernel_runtime.engines.workspace.snapshots import read_manifest
 from kernel_runtime.store.notebooks import identity
 from kernel_runtime.timeline.documents import Looks
 
 
 def refuse_elsewhere(engine: WorkspaceEngine, snapshot_id: str, looks: Looks | None) -> None:
     """Raise WorkspaceRestoreRefused for files of a directory that is still there elsewhere."""
-    for (recorded, _), root in zip(read_manifest(engine.store, snapshot_id).roots, engine.roots):
+    for recorded, root in zip(engine.recorded_roots(snapshot_id), engine.roots):
         if not may_put_into(recorded, root, looks):
             why = (
                 f"these are the files of {recorded}, which is still there, and the notebook is in "

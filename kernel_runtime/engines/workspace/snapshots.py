@@ -82,23 +82,21 @@ def write_manifest(
     roots: Sequence[tuple[Path, DirState | None]],
     rules: Sequence[str],
     left_out: Sequence[LeftOut],
-) -> SnapshotId:
-    """Store a root manifest; the trees are written already. Returns the snapshot's id."""
+) -> Manifest:
+    """Store a root manifest; the trees are written already. Returns it with the snapshot's id."""
     states = [state for _, state in roots if state is not None]
     entries = tuple(
         (path, None if state is None else replace(state.entry, tree=state.tree or ""))
         for path, state in roots
     )
-    return put_manifest(
-        store,
-        Manifest(
-            SnapshotId(""), entries, tuple(rules), tuple(left_out),
-            files=sum(state.total_files for state in states),
-            directories=sum(state.total_dirs + 1 for state in states),
-            bytes=sum(state.total_bytes for state in states),
-            excluded=sum(state.total_excluded for state in states),
-        ),
+    manifest = Manifest(
+        SnapshotId(""), entries, tuple(rules), tuple(left_out),
+        files=sum(state.total_files for state in states),
+        directories=sum(state.total_dirs + 1 for state in states),
+        bytes=sum(state.total_bytes for state in states),
+        excluded=sum(state.total_excluded for state in states),
     )  # fmt: skip
+    return replace(manifest, id=put_manifest(store, manifest))
 
 
 def put_manifest(store: BlobStore, manifest: Manifest) -> SnapshotId:
@@ -135,7 +133,7 @@ def write_entries(store: BlobStore, entries: Sequence[Entry], rules: Sequence[st
     state.tree = tree
     state.total_files = len(entries)
     state.total_bytes = sum(entry.size for entry in entries)
-    return write_manifest(store, [(Path("kept-aside"), state)], rules, [])
+    return write_manifest(store, [(Path("kept-aside"), state)], rules, []).id
 
 
 def read_manifest(store: BlobStore, snapshot_id: str) -> Manifest:

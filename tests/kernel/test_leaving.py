@@ -1,0 +1,113 @@
+"""While a restore is planned the executor gets ready to leave: it stays when that is refused or takes
+long, and dies without harm to the session."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import threading
+import time
+
+from tests.kernel.test_damage import harmed
+from tests.session_processes import executor_of
+from tests.waiting import until
+
+
+@contextlib.contextmanager
+def locked(directory):
+    """As while another session restores files there: who looks at them waits."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def stands_still(process):
+    before = process.cpu_times()
+    time.sleep(0.1)
+    return process.cpu_times() == before
+
+
+@contextlib.contextmanager
+def restoring(notebook, checkpoint):
+    """A restore that waits for somebody who works on the files; ends when it has ended."""
+    ended = []
+
+    def restore():
+        asked = {"version": 1, "command": "restore", "args": {"checkpoint": checkpoint}}
+        ended.append(notebook.control("timetravel_request", asked))
+
+    thread = threading.Thread(target=restore)
+    with locked(notebook.cwd):
+        thread.start()
+        yield ended
+    thread.join(60)
+    assert ended, "the restore has not ended"
+
+
+SPIN = """
+import hashlib, threading
+ticks, data = 0, bytes(1 << 20)
+def spin():
+    global ticks
+    while True:
+        hashlib.sha256(data)  # without the interpreter's lock
+        ticks += 1
+threading.Thread(target=spin, daemon=True).start()
+"""
+
+
+def test_a_refused_restore_costs_no_connection(start_notebook, document, tmp_path):
+    notebook = start_notebook(**document)
+    notebook.run("_ = open('c', 'w').write('c' * 100_000)")
+    number = notebook.head()["number"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        notebook.run(
+            "import socket; _ = open('c', 'w').write('new')\n"
+            f"link = socket.create_connection(('127.0.0.1', {server.getsockname()[1]}))"
+        )
+        ours, _ = server.accept()
+        head = notebook.head()
+        harmed(tmp_path / "store", "delete")
+        before = executor_of(notebook.pid)
+        assert "c: " in str(notebook.run(f"%restore {number}", ok=False).error)
+        with ours:
+            assert notebook.refused("restore", checkpoint=number)["ename"] == "RestoreRefused"
+        assert executor_of(notebook.pid) == before
+        assert notebook.head()["number"] >= head["number"]
+    assert notebook.run("print(link.recv(1), link.close())").out == "b'' None"
+
+
+def test_threads_go_on_where_planning_takes_long(notebook):
+    notebook.run(SPIN)
+    number = notebook.head()["number"]
+    notebook.run("x = 1")
+    process = executor_of(notebook.pid)
+    with restoring(notebook, number) as ended:
+        until(lambda: stands_still(process))
+        until(lambda: not stands_still(process))  # within a second, by itself
+        assert not ended
+    assert ended[0]["status"] == "ok", ended
+    assert notebook.run("print('x' in dir(), ticks > 0)").out == "False True"
+    notebook.command("restore", undo=True)
+    assert notebook.run("print(x, ticks > 0)").out == "1 True"
+
+
+def test_it_is_killed_while_it_is_ready(notebook):
+    notebook.run(SPIN)
+    number = notebook.head()["number"]
+    notebook.run("x = 1")
+    process = executor_of(notebook.pid)
+    with restoring(notebook, number) as ended:
+        until(lambda: stands_still(process))
+        process.kill()
+        process.wait()
+    assert ended[0]["ename"] == "RestoreRefused", ended
+    until(lambda: notebook.run("print(x)", ok=False).out == "1")
+    assert notebook.run("print(ticks > 0)").out == "True"
+    notebook.command("restore", checkpoint=number)
+    assert notebook.run("print('x' in dir())").out == "False"
