@@ -1,4 +1,4 @@
-"""While a restore is planned the executor gets ready to leave: it stays when that is refused or takes
+"""The executor gets ready to leave while a restore is planned. It stays when that is refused or takes
 long, and dies without harm to the session."""
 
 from __future__ import annotations
