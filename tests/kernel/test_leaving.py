@@ -1,5 +1,5 @@
-"""The executor gets ready to leave while a restore is planned. It stays when that is refused or takes
-long, and dies without harm to the session."""
+"""The executor gets ready to leave while a restore is planned. It stays when that is refused or
+takes long, and dies without harm to the session."""
 
 from __future__ import annotations
 
