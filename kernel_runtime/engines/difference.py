@@ -61,8 +61,17 @@ class Difference:
         """Give its memory back. The second call does nothing."""
         if not self.closed:
             self.closed = True
-            with contextlib.suppress(OSError):  # it goes with the kernel
-                linux.punch_hole(self.place.file, self.place.at, _whole_pages(self.bytes))
+            self._give_back()
+
+    async def close_aside(self) -> None:
+        """Likewise, in a thread: it takes a millisecond, and many may go in a row."""
+        if not self.closed:
+            self.closed = True
+            await asyncio.to_thread(self._give_back)
+
+    def _give_back(self) -> None:
+        with contextlib.suppress(OSError):  # it goes with the kernel
+            linux.punch_hole(self.place.file, self.place.at, _whole_pages(self.bytes))
 
 
 @dataclass

@@ -201,7 +201,7 @@ class ForkEngine:
             frozen.twin = None
         await self.differences.before_it_goes(frozen, settle)
         if frozen.difference is not None:
-            frozen.difference.close()
+            await frozen.difference.close_aside()
         else:
             with contextlib.suppress(OSError):
                 await ask(frozen, Command.QUIT)

@@ -88,6 +88,28 @@ def test_the_budget_holds_where_a_base_goes(quick):
     until(fits)
 
 
+def test_many_that_go_at_once_do_not_become_processes_first(quick):
+    """What others are based on goes after them, so that none has to take its place."""
+    notebook = quick()
+
+    def newest_process():
+        return int(notebook.run("print(open('/proc/sys/kernel/ns_last_pid').read())").out)
+
+    for _ in range(24):
+        notebook.run("x += 1")
+    assert without_a_process(notebook) >= 12
+    before = newest_process()
+    notebook.command("config", set={"memory_fraction": (1 << 20) / memory_limit()})
+    notebook.run("%checkpoint")
+
+    def gone():
+        records = notebook.command("list")["checkpoints"]
+        return sum(c["state"] == "evicted" for r in records for c in r["captures"])
+
+    until(lambda: gone() >= 24)
+    assert newest_process() - before < 8
+
+
 def test_checkpoints_that_others_are_based_on_are_deleted(quick):
     """The oldest of those that wait takes the place: again and again."""
     notebook = quick()
