@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from typing import Final
 
 from jupyter_timetravel.records import (
     Applied,
@@ -37,6 +38,8 @@ from jupyter_timetravel.records import (
 )
 from kernel_runtime.timeline.model import Checkpoint, from_record
 
+_FIELDS: Final = tuple(field.name for field in fields(Checkpoint))
+
 
 def read_record(data: Result, ancestors: Callable[[], tuple[str, ...]] | None = None) -> Record:
     """A record with its history, or with a way to find it. Raises BadRequest if it is none."""
@@ -44,7 +47,7 @@ def read_record(data: Result, ancestors: Callable[[], tuple[str, ...]] | None = 
     if "history" in data:
         line = tuple(data["history"])
         ancestors = lambda: line  # noqa: E731
-    known = {f.name: getattr(checkpoint, f.name) for f in fields(Checkpoint)}
+    known = {name: getattr(checkpoint, name) for name in _FIELDS}
     return Record(
         **known,
         is_head=bool(data.get("is_head")),
