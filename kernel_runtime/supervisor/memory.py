@@ -276,14 +276,17 @@ class MemoryKeeper:
         """End frozen processes; return when their memory is free."""
         session = self._session
         ending = []
-        frozen = session.frozen
+
+        def has_process(id: str) -> bool:
+            return id in session.frozen and session.frozen[id].difference is None
+
         # who needs another's process goes before it: else one of them would become a process first
-        for id in sorted(ids, key=lambda id: id in frozen and frozen[id].difference is None):
+        for id in sorted(ids, key=has_process):
             held = list(session.frozen)
             at = held.index(id) if id in held else 0
             self._stale.update(held[max(0, at - 1) : at + 2])
-            if (one := session.frozen.get(id)) is not None and one.pid:
-                ending.append(asyncio.ensure_future(session.sandbox.wait_exit(one.pid)))
+            if (frozen := session.frozen.get(id)) is not None and frozen.pid:
+                ending.append(asyncio.ensure_future(session.sandbox.wait_exit(frozen.pid)))
             await session.captures.evict(id, why)
         if ending:
             _, late = await asyncio.wait(ending, timeout=_GONE_S)
