@@ -350,6 +350,22 @@ def test_memory_is_given_back_where_the_machine_has_little(start_notebook):
     assert not any("little memory" in limit for limit in notebook.command("status")["limits"])
 
 
+def test_page_tables_count(notebook):
+    """Each copy of a large array has some, though the array is there once."""
+    notebook.run("from kernel_runtime.supervisor import memory")
+    cell = notebook.run(
+        "import mmap; m = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "before = memory.held_bytes('/proc/self'), memory.set_sizes('/proc/self')[1]\n"
+        "m.madvise(mmap.MADV_NOHUGEPAGE)\n"
+        "for at in range(0, len(m), 4096): m[at] = 1\n"
+        "after = memory.held_bytes('/proc/self'), memory.set_sizes('/proc/self')[1]\n"
+        "print((after[0] - after[1] - before[0] + before[1]) // 4096)"
+    )
+    assert int(cell.out) in range(30, 40)  # one for each 2 MiB
+    cell = notebook.run("print(memory.held_bytes('/proc/0'), memory.set_sizes('/proc/0'))")
+    assert cell.out == "0 (0, 0)"
+
+
 def test_memory_that_a_control_group_leaves(tmp_path, monkeypatch):
     """Both versions; what nobody used for a while counts as free."""
     monkeypatch.setattr(limits, "CGROUPS", tmp_path)
