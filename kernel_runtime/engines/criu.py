@@ -6,7 +6,8 @@ not touched, and nobody waits. ``criu restore`` puts the clone back in a new san
 the socket that it shall serve, and is a frozen process, for the engine ``fork`` to wake.
 
 Keeps:  what ``fork`` keeps, also under another kernel. None of the files that were mapped need be
-        there again: the store has copies of libraries, once, and the rest is in the image.
+        there again: the store has copies of libraries, once, and the rest is in the image. The
+        copies are made when the image is there: until then it needs the libraries as they are.
 Loses:  what ``fork`` loses. Of memory nothing is shared between two images.
 Needs:  CRIU 4 and root; the same processor features.
 """
@@ -21,14 +22,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from kernel_runtime.engines import criu_program
 from kernel_runtime.engines.base import Frozen
-from kernel_runtime.engines.criu_libraries import Library, MappedLibraries, opened
+from kernel_runtime.engines.criu_libraries import Copies, Hashing, Library, opened
 from kernel_runtime.engines.criu_program import CriuFailed, CriuUnusable, Program, Run
 from kernel_runtime.engines.fork import Command, ask, listen_at
 from kernel_runtime.engines.loaded import MONOTONIC, clock_inside_ns, clock_notes, flag_notes
@@ -39,6 +40,7 @@ from kernel_runtime.store.dumps import DumpStore, OpenDump
 from kernel_runtime.store.errors import StoreError
 from kernel_runtime.store.following import Digests, follow
 from kernel_runtime.store.image_model import ImageUnusable, Written
+from kernel_runtime.store.libraries import OpenFile
 
 # struct tt_parked and struct tt_unpark of native/parked.h
 _PARKED: Final = struct.Struct("=iiIIQQ40s")
@@ -87,6 +89,8 @@ class CriuEngine:
         self._program: Program | None = None
         self._serial = 0
         self._digests = FileDigests(store.libraries.digests)
+        self._copies = Copies(store)
+        self._copied: dict[str, asyncio.Future[str]] = {}
         self.writers: set[int] = set()
         """Processes, as seen inside, that write an image now; one that is killed stores nothing."""
 
@@ -116,27 +120,40 @@ class CriuEngine:
     ) -> Written:
         """Write an image of a frozen process; it can be woken meanwhile.
 
-        base: is of no use to this engine. details: plain JSON for the manifest. Raises
-        CheckpointRefused; then nothing was stored.
+        base: is of no use to this engine. details: plain JSON for the manifest. Copies of libraries
+        that the store lacks are made after that; see `copied`. Raises CheckpointRefused; then
+        nothing was stored.
         """
         try:
             program = await self.probe()
             with self._store.scratch() as files:
-                async with (
-                    self._parked(frozen, sandbox) as parked,
-                    self._kept_meanwhile(sandbox.proc(parked.pid)) as (names, libraries),
-                    _hashed_meanwhile(files) as known,
-                ):
-                    await self._dump(program, sandbox, parked, files, names)
-                facts = {
-                    MONOTONIC: clock_inside_ns(sandbox),
-                    **(details or {}),
-                    "criu": program.shown_version,
-                    "name": parked.name,
-                    "pid": parked.pid,
-                    "highest_id": parked.highest_id,
-                }
-                return await asyncio.to_thread(self._store.keep, files, facts, known, libraries)
+                # where there is a difference only, it becomes a process when it is asked
+                proc = sandbox.proc(frozen.pid) if frozen.pid else None
+                async with _hashing(proc, self._digests) as hashing:
+                    async with (
+                        self._parked(frozen, sandbox) as parked,
+                        _hashed_meanwhile(files) as known,
+                    ):
+                        libraries = hashing.of(sandbox.proc(parked.pid), self._store.libraries)
+                        await self._dump(program, sandbox, parked, files, libraries.names)
+                    facts = {
+                        MONOTONIC: clock_inside_ns(sandbox),
+                        **(details or {}),
+                        "criu": program.shown_version,
+                        "name": parked.name,
+                        "pid": parked.pid,
+                        "highest_id": parked.highest_id,
+                    }
+                    written = await asyncio.to_thread(
+                        # they are hashed until the rest of the image is on the disk
+                        self._store.keep,
+                        files,
+                        facts,
+                        known,
+                        hashing.result,
+                    )
+                    self._copy(written.ref, libraries.missing)
+                    return written
         except CriuUnusable as error:
             raise CheckpointRefused(f"CRIU cannot be used: {error}.") from error
         except (OSError, CriuFailed, SandboxError) as error:
@@ -178,24 +195,6 @@ class CriuEngine:
                 await sandbox.signal(pid, signal.SIGKILL, group=False)
                 self.writers.discard(pid)
 
-    @contextlib.asynccontextmanager
-    async def _kept_meanwhile(self, proc: str) -> AsyncIterator[tuple[list[str], list[Library]]]:
-        """The libraries of a process: what CRIU calls them; at the end those that the store has.
-
-        Raises OSError, StoreError.
-        """
-        with contextlib.ExitStack() as stack:
-            mapped = MappedLibraries(stack, proc)
-            kept: list[Library] = []
-            keeping = asyncio.create_task(
-                asyncio.to_thread(mapped.keep, self._digests, self._store.libraries)
-            )
-            try:
-                yield mapped.names, kept
-            finally:
-                await asyncio.wait([keeping])  # it reads the descriptors
-            kept += keeping.result()
-
     async def _dump(
         self, program: Program, sandbox: Sandbox, parked: _Parked, files: Path, names: list[str]
     ) -> None:
@@ -221,6 +220,38 @@ class CriuEngine:
         finally:
             self.writers -= running
 
+    # -- copies of libraries -----------------------------------------------------------------
+
+    def _copy(self, ref: str, files: Sequence[OpenFile]) -> None:
+        """Have copies made that an image needs, once it is there."""
+        if files:
+            self._copied[ref] = self._copies.begin(files)
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether copies of libraries are being made; a sweep does nothing meanwhile."""
+        return not self._copies.are_made
+
+    async def copied(self, ref: str) -> str:
+        """Wait until there are copies of the libraries of an image; why there are none, in words.
+
+        Then the image needs the files as they are, until another one of the store's has had them
+        copied. To be asked once.
+        """
+        making = self._copied.pop(ref, None)
+        if making is None:
+            return ""
+        await asyncio.wait([making])  # who does not wait any more must not end it
+        return making.result()
+
+    async def all_copied(self) -> None:
+        """Wait for all that are being made."""
+        await self._copies.made()
+
+    async def close(self, timeout: float) -> None:
+        """Likewise, some seconds; those that are not made by then are left to another kernel."""
+        await self._copies.close(timeout)
+
     # -- loading ------------------------------------------------------------------------------
 
     async def load(self, ref: str, sandbox: Sandbox, *, checkpoint: str) -> Frozen:
@@ -244,6 +275,10 @@ class CriuEngine:
                 wanted = [Library(*one) for one in image.libraries]
                 with opened(ref, wanted, sandbox.root, self._store.libraries) as libraries:
                     await self._restore(program, image, sandbox, libraries)
+                    if not self.is_copying:  # an image whose session has not come to it
+                        has = self._store.libraries.has
+                        lacking = [one for one in wanted if not has(one.file.digest)]
+                        self._copy(ref, [(libraries[one.name], one.file) for one in lacking])
                 supervisor = 0 if sandbox.ids_kept else os.getpid()
                 await sandbox.signal(pid, _SIGNAL, group=False)
                 flags = await _pass_socket(meeting, listener, pid, supervisor)
@@ -277,6 +312,16 @@ class CriuEngine:
             past_id=image.details["highest_id"] + _PAST_IDS if sandbox.ids_kept else 0,
             inherited=libraries,
         )
+
+
+@contextlib.asynccontextmanager
+async def _hashing(proc: str | None, digests: FileDigests) -> AsyncIterator[Hashing]:
+    """Hash libraries while CRIU writes, begun with those of the frozen process if there is one."""
+    hashing = Hashing(proc, digests)
+    try:
+        yield hashing
+    finally:
+        await asyncio.to_thread(hashing.close)
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,8 @@ Layout below ``<store>/criu/`` (directories 0700, files 0600):
     <64 hex digits>/files/     what the program has written, and reads again
     lock                       flock: shared while an image is written, exclusive to delete
 
-The libraries that an image refers to are kept apart, once for all (libraries.py).
+The libraries that an image refers to are kept apart, once for all (libraries.py); copies that it is
+the first to need are made when it is there.
 
 Invariants, as for our own images. A manifest **must** be authentic, and every file have its
 digests, before the program is given the directory: an image is code. An image **must** be on the
@@ -23,15 +24,17 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final
 
 from kernel_runtime.later import dataclass
+from kernel_runtime.store import encryption
 from kernel_runtime.store.digests import Digest, digest_of
 from kernel_runtime.store.errors import StoreError
+from kernel_runtime.store.file_digests import digest_like
 from kernel_runtime.store.following import PIECE, pieces_of
 from kernel_runtime.store.image_model import (
     FileInUse,
@@ -42,7 +45,7 @@ from kernel_runtime.store.image_model import (
 )
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.leases import locked
-from kernel_runtime.store.libraries import Libraries
+from kernel_runtime.store.libraries import Libraries, OpenFile
 from kernel_runtime.store.paths import save, sync
 
 VERSION: Final = 2
@@ -52,6 +55,8 @@ FILES: Final = "files"
 
 _PURPOSE: Final = "criu image 1"
 _SEAL_PURPOSE: Final = "criu image files 1"
+NO_COPY: Final = "which it uses, was replaced before the store had a copy of it"
+
 _GRACE_NS: Final = 60 * 10**9
 """An image that was written is not swept for so long: its row may not be committed yet."""
 
@@ -104,13 +109,14 @@ class DumpStore:
         files: Path,
         details: dict[str, Any],
         known: Mapping[str, Sequence[str]] | None = None,
-        libraries: Sequence[tuple[str, FileInUse]] = (),
+        libraries: Callable[[], Sequence[tuple[str, FileInUse]]] = tuple,
     ) -> Written:
         """Make an image of what was written to a scratch directory; durable on return.
 
         details: plain JSON, kept in the manifest. known: what ``following.follow`` has found.
-        libraries: what it refers to, with digests; ``libraries`` has copies. Blocks. Raises
-        ImageNotStored, KeyUnusable.
+        libraries: returns what it refers to, with digests, when all else is on the disk; it may
+        raise OSError. Of these `copy_libraries` makes copies. Blocks. Raises ImageNotStored,
+        KeyUnusable.
         """
         try:
             return self._keep(files, details, known or {}, libraries)
@@ -122,7 +128,7 @@ class DumpStore:
         files: Path,
         details: dict[str, Any],
         known: Mapping[str, Sequence[str]],
-        libraries: Sequence[tuple[str, FileInUse]],
+        libraries: Callable[[], Sequence[tuple[str, FileInUse]]],
     ) -> Written:
         listed = {}
         paths = sorted(files.iterdir())
@@ -138,7 +144,7 @@ class DumpStore:
             "version": VERSION,
             "made_ns": time.time_ns(),
             "files": listed,
-            "libraries": [[name, *astuple(file)] for name, file in libraries],
+            "libraries": [[name, *astuple(file)] for name, file in libraries()],
             "bytes": size,
             "details": details,
         }
@@ -155,6 +161,18 @@ class DumpStore:
         sync(self.path)
         return Written(ref, size, size + len(body))
 
+    def copy_libraries(
+        self, files: Sequence[OpenFile], wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Make copies of what images refer to, for when it is replaced; no sweep comes in between.
+
+        Blocks. None are made in a store that is encrypted by now. wanted, and what it raises: see
+        ``Libraries.keep``.
+        """
+        if not encryption.is_encrypted(self.path.parent):
+            with locked(self.path, exclusive=False):
+                self.libraries.keep(files, wanted)
+
     # -- reading ------------------------------------------------------------------------------
 
     def open(self, ref: str) -> OpenDump:
@@ -166,7 +184,10 @@ class DumpStore:
         return self._open(ref, whole=False)
 
     def verify(self, ref: str) -> None:
-        """Read all of an image and compare it with its digests. Raises as `open` does."""
+        """Read all of an image and compare it with its digests. Raises as `open` does.
+
+        Where there is no copy of a library, the file itself is read.
+        """
         self._open(ref, whole=True)
 
     def _open(self, ref: str, *, whole: bool) -> OpenDump:
@@ -183,6 +204,9 @@ class DumpStore:
         for file in files:
             try:
                 self.libraries.verify(file.digest)
+            except FileNotFoundError as cause:
+                if not _is_as_it_was(file):
+                    raise ImageUnusable(ref, f"{file.path}, {NO_COPY}") from cause
             except OSError as cause:
                 what = f"the copy of {file.path}, which it uses, cannot be read"
                 raise ImageDamaged(ref, f"{what}: {cause.strerror}") from cause
@@ -256,6 +280,17 @@ class DumpStore:
             except ValueError:
                 return  # damaged: it is not known which ones it needs
         self.libraries.sweep(used)
+
+
+def _is_as_it_was(file: FileInUse) -> bool:
+    with contextlib.suppress(OSError), open(file.path, "rb", opener=_not_waiting) as found:
+        is_same = file.is_same(os.fstat(found.fileno()))
+        return is_same and digest_like(found.fileno(), file.digest) == file.digest
+    return False
+
+
+def _not_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _sync_private(path: Path) -> None:

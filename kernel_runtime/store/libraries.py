@@ -5,8 +5,9 @@ Layout below ``<store>/criu-libraries/`` (directory 0700, files 0600):
     <digest>    the file
     files       by which inode, size and times it is known that it has that digest (file_digests.py)
 
-Written and deleted under the lock of the images (dumps.py). A copy **must** be on the disk before
-an image that names it, and have its digest before something of it is mapped: it is code.
+Written and deleted under the lock of the images (dumps.py). A copy **must** be on the disk and have
+its digest before it gets its name, and its digest again before something of it is mapped: it is
+code. It is made after the first image that names it: until then that image needs the file itself.
 """
 
 from __future__ import annotations
@@ -14,21 +15,30 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from kernel_runtime.store.file_digests import NAME, KeptDigests, digest_like, key_of
+from kernel_runtime.store.image_model import FileInUse
 from kernel_runtime.store.keys import Keys
 from kernel_runtime.store.paths import private_directory, private_opener, sync
 from kernel_runtime.store.reflinks import clone_file
 
 FOLDER: Final = "criu-libraries"
 
-_PIECE: Final = 64 << 20
+_PIECE: Final = 8 << 20
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SCRATCH: Final = "tmp-"
+_NAMED: Final = 3
+
+OpenFile = tuple[int, FileInUse]
+"""A descriptor, and what it is of, with its digest."""
+
+
+class CopyingEnded(Exception):
+    """Whoever had copies made has not waited for all of them."""
 
 
 class Libraries:
@@ -39,34 +49,57 @@ class Libraries:
         self.path = store / FOLDER
         self.digests = KeptDigests(self.path, keys)
 
-    def keep(self, files: Sequence[tuple[int, str]]) -> None:
+    def missing(self, files: Sequence[OpenFile]) -> list[OpenFile]:
+        """Those of these files of which there is no copy, or a damaged one; each once."""
+        wanted = {file.digest: (fd, file) for fd, file in files}
+        return [one for digest, one in wanted.items() if not self._is_there(digest)]
+
+    def has(self, digest: str) -> bool:
+        """Whether there is a copy; not whether it is undamaged."""
+        return (self.path / digest).exists()
+
+    def keep(self, files: Sequence[OpenFile], wanted: Callable[[], bool] = lambda: True) -> None:
         """See that there is a copy of each of these files, with its digest; durable on return.
 
-        Blocks. Raises OSError, also where one does not have the digest (any more); StoreError.
+        Blocks. wanted: asked now and then, whether to go on. Raises OSError, naming the file, where
+        one does not have its digest (any more): there are copies of the others then; StoreError;
+        CopyingEnded.
         """
-        wanted = {digest: fd for fd, digest in files}
-        missing = [(fd, digest) for digest, fd in wanted.items() if not self._is_there(digest)]
+        missing = self.missing(files)
         if not missing:
             return
         private_directory(self.path)
-        made: list[tuple[Path, str]] = []
+        changed = []
         try:
-            for fd, digest in missing:
-                scratch = self.path / f"{_SCRATCH}{secrets.token_hex(8)}"
-                made.append((scratch, digest))
-                with open(scratch, "xb", opener=private_opener) as copy:
-                    _copy(fd, copy.fileno())
-            for scratch, digest in made:  # all are written by now: the first one waits for most
-                sync(scratch)
-                os.rename(scratch, self.path / digest)
+            for fd, file in missing:
+                if not wanted():
+                    raise CopyingEnded
+                if not self._make(fd, file, wanted):
+                    changed.append(file.path)
             sync(self.path)
         finally:
-            for scratch, _ in made:
-                scratch.unlink(missing_ok=True)
-        for _, digest in missing:
-            if not self._is_there(digest):
-                raise OSError(errno.ESTALE, "a library changed while it was copied")
-        self.digests.save()
+            self.digests.save()
+        if changed:
+            what = f"{', '.join(changed[:_NAMED])}{' …' * (len(changed) > _NAMED)}"
+            raise OSError(errno.ESTALE, f"changed before it was copied: {what}")
+
+    def _make(self, fd: int, file: FileInUse, wanted: Callable[[], bool]) -> bool:
+        """Make one copy; say whether it has the digest. Raises OSError, CopyingEnded."""
+        scratch = self.path / f"{_SCRATCH}{secrets.token_hex(8)}"
+        try:
+            with open(scratch, "x+b", opener=private_opener) as copy:
+                _copy(fd, copy.fileno(), wanted)
+                before = key_of(os.fstat(copy.fileno()))
+                if digest_like(copy.fileno(), file.digest) != file.digest:
+                    return False
+                os.fsync(copy.fileno())
+                os.rename(scratch, self.path / file.digest)
+                after = key_of(os.fstat(copy.fileno()))
+                if after[:-1] == before[:-1]:  # a new name is a new ctime
+                    self.digests.add(after, file.digest)
+            return True
+        finally:
+            scratch.unlink(missing_ok=True)
 
     def open(self, digest: str, directory: int | None = None) -> int:
         """A descriptor of a copy that has its digest. Raises OSError where there is none.
@@ -114,14 +147,16 @@ def _entries(folder: Path) -> Iterable[Path]:
     return []
 
 
-def _copy(source: int, target: int) -> None:
-    """All bytes of a file, shared with it where the filesystem can. Raises OSError."""
+def _copy(source: int, target: int, wanted: Callable[[], bool]) -> None:
+    """All bytes of a file, shared with it where the filesystem can. Raises OSError, CopyingEnded.
+
+    What is cut off meanwhile is cut off in the copy: it will not have the digest.
+    """
     with suppress(OSError):
         clone_file(target, source)
         return
     at, size = 0, os.fstat(source).st_size
-    while at < size:
-        sent = os.sendfile(target, source, at, min(_PIECE, size - at))
-        if not sent:
-            raise OSError(errno.ESTALE, "a library was cut off while it was copied")
+    while at < size and (sent := os.sendfile(target, source, at, min(_PIECE, size - at))):
+        if not wanted():
+            raise CopyingEnded
         at += sent

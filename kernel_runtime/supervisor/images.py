@@ -36,6 +36,11 @@ _IMAGES_LEAST: Final = 2
 _ROOM_LEFT: Final = 256 << 20
 """Bytes that the store's disk must have free."""
 
+_NOT_COPIED: Final = (
+    "The store has no copies of the libraries that a process which CRIU has written needs: {}. "
+    "Until a later checkpoint has had them copied, it needs these files as they are."
+)
+
 _WRITTEN_BY: Final = {"image": ("image",), "criu": ("criu",), "both": ENGINES}
 
 
@@ -47,7 +52,7 @@ class Images:
         self._runtime_dir = runtime_dir
         self._made: dict[str, DurableEngine] = {}
         self._base: str | None = None
-        self._told = ""
+        self._told: set[str] = set()
 
     def _engine(self, name: str) -> DurableEngine:
         if name not in self._made:
@@ -103,6 +108,10 @@ class Images:
             await self._write(id, "image")
         await self.thin()
 
+    @property
+    def _is_copying(self) -> bool:
+        return "criu" in self._made and self.criu.is_copying
+
     async def _usable(self) -> tuple[str, ...]:
         """The engines that are to write; ours where the other one cannot, which is said once."""
         session = self._session
@@ -110,8 +119,8 @@ class Images:
         why = await self._why_no_criu() if "criu" in names else ""
         if not why:
             return names
-        if why != self._told:
-            self._told = why
+        if why not in self._told:
+            self._told.add(why)
             session.router.say_next(
                 f"Supervisor.images_by is {session.config.images_by}, but CRIU cannot be used: "
                 f"{why}. Processes are written by time travel itself."
@@ -178,7 +187,18 @@ class Images:
             },
         )
         await session.captures.put_durable(id, capture)
+        if name == "criu":
+            session.background(self._copied(written.ref))
         return True
+
+    async def _copied(self, ref: str) -> None:
+        """See that an image of CRIU's has copies of its libraries; say, once, why it has not."""
+        if why := (await self.criu.copied(ref)).rstrip("."):
+            told = _NOT_COPIED.format(why)
+            self._session.log.warning(told)
+            if told not in self._told:
+                self._told.add(told)
+                self._session.router.say_next(told)
 
     async def thin(self) -> None:
         """Give up the images of older automatic checkpoints; their variables stay on the disk."""
@@ -190,7 +210,10 @@ class Images:
                 why = "newer images took its place"
                 gone = replace(capture, state="evicted", ref=None, error=why)
                 session.captures.put(checkpoint.id, gone)
-        await self.sweep()
+        if self._is_copying:  # nothing can be deleted meanwhile, and the next image need not wait
+            session.background(self.sweep())
+        else:
+            await self.sweep()
 
     def _may_stay(self, held: Sequence[Checkpoint]) -> int:
         """How many of these, the newest, keep their images: of large ones fewer, before whole
@@ -212,6 +235,8 @@ class Images:
             "image": ImageStore(session.persistence.directory).sweep,
             "criu": DumpStore(session.persistence.directory).sweep,
         }
+        if self._is_copying:
+            await self.criu.all_copied()
         before_ns = time.time_ns()
         try:
             await session.persistence.written()
@@ -247,7 +272,16 @@ class Images:
         )
         if capture.engine == "image":
             self._base = capture.ref
+        else:
+            session.background(self._copied(capture.ref))
         return frozen
+
+    async def stop(self) -> None:
+        """Have the copies of libraries made that images need, if that does not take long."""
+        if "criu" in self._made:
+            await self.criu.close(self._session.config.durability_at_end)
+            if self._is_copying:
+                self._session.log.warning(_NOT_COPIED.format("the kernel ended before"))
 
 
 def images_of(checkpoint: Checkpoint) -> list[Capture]:

@@ -239,7 +239,7 @@ class Session:
             # whoever ends the kernel once a cell is done counts on what it has led to
             await asyncio.wait({self._after_cell}, timeout=self.config.durability_at_end)
         await self.durability.stop()
-        await self.trees.stop()
+        await asyncio.gather(self.trees.stop(), self.images.stop())
         self.documents.stop()
         for task in self._tasks - self.captures.publishing - {asyncio.current_task()}:
             task.cancel()

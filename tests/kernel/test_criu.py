@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kernel.durable_world import damage, image, kill
+from tests.kernel.durable_world import changed_package, damage, image, kill
 from tests.states.suite import WAYS
+from tests.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -102,6 +104,88 @@ def test_a_mapped_file_that_was_replaced(
         assert "another image of it was taken" in text and str(path) in text, text
         shown = notebook.run("print(mapped[:9], mapped[5000:5003])").out
         assert shown == "b'as it was' b'own'"
+
+
+LIBRARY = "const char filling[1 << 19] = {1}; static int n; int next(void) { return 7 + n++; }"
+"""Large enough for CRIU's images to refer to it."""
+
+
+@pytest.fixture
+def library(ability: Callable[[str, bool], None]) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        path = Path(folder) / "used.so"
+        (path.with_suffix(".c")).write_text(LIBRARY)
+        command = ["cc", "-shared", "-fPIC", "-o", str(path), str(path.with_suffix(".c"))]
+        found = shutil.which("cc") and subprocess.run(command, check=False).returncode == 0
+        ability("a C compiler", bool(found))
+        yield path
+
+
+def copies(store: Path) -> set[str]:
+    return {path.name for path in store.glob("criu-libraries/*")} - {"files"}
+
+
+def test_the_end_of_a_session_leaves_copies_of_libraries(
+    start_notebook: Callable[..., Any],
+    document: dict[str, Any],
+    library: Path,
+    tmp_path: Path,
+) -> None:
+    """Though it comes right after the image that needs them; then a library may be replaced."""
+    notebook = start_notebook(*ARGUMENTS, **document)
+    notebook.run(f"import ctypes; library = ctypes.CDLL({str(library)!r}); library.next()")
+    notebook.run("%checkpoint")
+    assert image(notebook, 2, "criu")["state"] == "ready", image(notebook, 2, "criu")
+    notebook.manager.shutdown_kernel()
+    assert len(copies(tmp_path / "store")) > 1
+    assert not any(name.startswith("tmp-") for name in copies(tmp_path / "store"))
+    library.write_bytes(b"another one")
+    notebook = start_notebook(*ARGUMENTS, **document)
+    text = notebook.run("%restore 2").out
+    assert "another image of it was taken" in text and str(library) in text, text
+    assert notebook.run("library.next()").result == "8"
+
+
+def test_libraries_that_cannot_be_copied(
+    start_notebook: Callable[..., Any],
+    document: dict[str, Any],
+    library: Path,
+    tmp_path: Path,
+) -> None:
+    """It is said, the image is there and serves; once a library is replaced, the next best does."""
+    copying = "    with suppress(OSError):\n        clone_file(target, source)\n"
+    full = "    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n"
+    package = changed_package(tmp_path / "full", ("store/libraries.py", copying, full + copying))
+    env = {**document["env"], "PYTHONPATH": str(package)}
+    notebook = start_notebook(*ARGUMENTS, **{**document, "env": env})
+    notebook.run(
+        f"import ctypes; library = ctypes.CDLL({str(library)!r}); library.next()\n"
+        "it = iter('abc'); n = next(it)"
+    )
+    notebook.run("%checkpoint")
+    assert image(notebook, 2, "criu")["state"] == "ready", image(notebook, 2, "criu")
+    until(lambda: "needs these files as they are" in said_next(notebook), "that it is said")
+    kill(notebook)
+    assert copies(tmp_path / "store") == set()
+
+    another = library.read_bytes() + b"\0"
+    library.unlink()
+    library.write_bytes(another)
+    notebook = start_notebook(*ARGUMENTS, **document)
+    text = notebook.run("%restore 2").out
+    assert "was replaced before the store had a copy of it" in text and str(library) in text, text
+    assert "the process itself could not be brought back" in text
+    assert notebook.run("n").result == "'a'"
+    # the next image has copies again
+    notebook.run("%checkpoint")
+    number = notebook.head()["number"]
+    assert image(notebook, number, "criu")["state"] == "ready"
+    until(lambda: len(copies(tmp_path / "store")) > 1, "the copies")
+
+
+def said_next(notebook: Any) -> str:
+    cell = notebook.run("pass")
+    return str(cell.text("stdout") + cell.text("stderr"))
 
 
 def test_a_criu_that_fails(

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from kernel_runtime.errors import CheckpointRefused, RestoreFailed
 from kernel_runtime.sandbox.base import InitClient
 from kernel_runtime.sandbox.namespaces import NamespaceSandbox
 from kernel_runtime.sandbox.none import NoSandbox
+from kernel_runtime.store import libraries
 from kernel_runtime.store.dumps import DumpStore
 from kernel_runtime.store.image_model import ImageDamaged
 from kernel_runtime.store.keys import Keys
@@ -162,6 +164,7 @@ def test_libraries(engine: tuple[CriuEngine, Path], monkeypatch: pytest.MonkeyPa
         assert target.ask({"value": "library.next()"}) == 100
         frozen = await freeze(target, sandbox, folder, "first")
         refs = [(await images.write(frozen, sandbox)).ref for _ in range(2)]
+        assert [await images.copied(ref) for ref in refs] == ["", ""]
         copies = sorted(path.name for path in store.libraries.path.iterdir())
         program = sum(path.stat().st_size for path in (store.path / refs[0] / "files").iterdir())
         whole = sum(path.stat().st_size for path in store.libraries.path.iterdir())
@@ -204,6 +207,63 @@ def test_libraries(engine: tuple[CriuEngine, Path], monkeypatch: pytest.MonkeyPa
         await sandbox.close()
         store.sweep([], before_ns=time.time_ns(), idle=True)
         assert [path.name for path in store.libraries.path.iterdir()] == ["files"]
+
+    asyncio.run(scenario())
+
+
+def test_copies_of_libraries_come_after_the_image(
+    engine: tuple[CriuEngine, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for them. Who loads an image that has none, or writes one, has them made."""
+    images, folder = engine
+    store = images._store
+    go_on, copy = threading.Event(), libraries._copy
+
+    def held_up(source: int, target: int, wanted: Callable[[], bool]) -> None:
+        assert go_on.wait(60)
+        copy(source, target, wanted)
+
+    monkeypatch.setattr(libraries, "_copy", held_up)
+
+    def copies() -> set[str]:
+        found = store.libraries.path
+        return {p.name for p in found.iterdir() if p.name != "files"} if found.is_dir() else set()
+
+    async def scenario() -> None:
+        sandbox = await new_sandbox(NamespaceSandbox)
+        target = await start(sandbox, folder)
+        frozen = await freeze(target, sandbox, folder, "first")
+        refs = [(await images.write(frozen, sandbox)).ref for _ in range(2)]
+        wanted = {file.digest for _, file in store.open(refs[0]).libraries}
+        assert wanted and images.is_copying and not copies() & wanted
+        assert store.open(refs[1]).libraries == store.open(refs[0]).libraries
+        store.verify(refs[0])
+        await sandbox.close()
+        sandbox = await new_sandbox(NamespaceSandbox)
+        loaded = await images.load(refs[0], sandbox, checkpoint="first")
+        target = await wake(ForkEngine(folder, keep_ids=True), loaded)
+        assert target.ask({"value": "next(half)"}) == 5
+        go_on.set()
+        await images.close(60)
+        assert not images.is_copying and copies() == wanted
+
+        # as after a kill in between: those of one image are made when it is loaded again
+        shutil.rmtree(store.libraries.path)
+        (folder / "later").mkdir()
+        keys = Keys(tmp_path / "keys")
+        later = CriuEngine(DumpStore(tmp_path / "store", keys), folder / "later")
+        await sandbox.close()
+        sandbox = await new_sandbox(NamespaceSandbox)
+        loaded = await later.load(refs[0], sandbox, checkpoint="first")
+        assert await later.copied(refs[0]) == "" and copies() == wanted
+        shutil.rmtree(store.libraries.path)
+        # or by the next that is written
+        target = await wake(ForkEngine(folder, keep_ids=True), loaded)
+        again = await freeze(target, sandbox, folder, "again")
+        await later.write(again, sandbox)
+        await later.close(60)
+        assert copies() == wanted
+        await sandbox.close()
 
     asyncio.run(scenario())
 
