@@ -9,7 +9,8 @@ signed; and with everything killed, in a new sandbox, until it is a frozen proce
 a woken one has answered. Medians of several rounds that take turns, in milliseconds. `fsync`: how
 long it takes to write out the bare dump, which CRIU does not do and we do. Ours is written at a low
 priority, so the bare dump is here, too: on a busy machine both wait for the others. `first`: the
-first image of a store, which has no copies of libraries; the others are of kernels of their own.
+first image of a store, which has neither digests nor copies of libraries; the others are of kernels
+of their own. `copies`: how long after that image these are all there; nothing else is timed then.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ async def ours(times: Times, mib: int, folder: Path, engine: CriuEngine | ImageE
     frozen = await world.freeze(target, sandbox, folder, f"f{time.monotonic_ns()}")
     first = "" if f"{engine.name} first" in times else "first"
     written = await timed(times, f"{engine.name} {first or 'write'}", engine.write(frozen, sandbox))
+    if first and isinstance(engine, CriuEngine):
+        await timed(times, "criu copies", engine.all_copied())
     times.setdefault(f"{engine.name} MB", []).append(written.stored_bytes / 1e6)
     await sandbox.close()
     sandbox = await world.new_sandbox(NamespaceSandbox)
@@ -120,7 +123,9 @@ async def measure(mib: int, folder: Path) -> dict[str, float]:
         place = folder / str(turn)
         place.mkdir()
         await bare(times, mib, place)
-        await ours(times, mib, place, CriuEngine(DumpStore(folder, keys), place))
+        engine = CriuEngine(DumpStore(folder, keys), place)
+        await ours(times, mib, place, engine)
+        await engine.close(60)
         await ours(times, mib, place, ImageEngine(ImageStore(folder, keys), place))
         for kept in (*(folder / dumps.FOLDER).iterdir(), *(folder / images.FOLDER).iterdir()):
             if kept.is_dir():  # not what the next kernel finds
@@ -141,6 +146,10 @@ def main() -> None:
         print(f"  criu write / bare dump             {criu / row['bare dump']:6.2f}")
         print(
             f"  criu write / (bare dump and fsync) {criu / (row['bare dump'] + row['fsync']):6.2f}"
+        )
+        print(
+            f"  criu first / (bare dump and fsync) "
+            f"{row['criu first'] / (row['bare dump'] + row['fsync']):6.2f}"
         )
         print(f"  criu load / bare restore           {row['criu load'] / row['bare restore']:6.2f}")
         print(
