@@ -95,8 +95,16 @@ static int note_signals(struct tt_state *state) {
   return error || !locked ? error : tt_locked_describe(state);
 }
 
-int tt_process_describe(struct tt_state *state) {
+static void note_interval_timers(struct tt_state *state) {
   for (int i = 0; i < 3; i++) SC(SYS_getitimer, i, &state->itimers[i]);
+  /* While its signal waits to be taken ITIMER_REAL stands still, with nothing left of its time: the kernel
+   * starts it again with the signal, which another process is only sent. */
+  struct itimerval *real = &state->itimers[ITIMER_REAL];
+  if (!real->it_value.tv_sec && !real->it_value.tv_usec) real->it_value = real->it_interval;
+}
+
+int tt_process_describe(struct tt_state *state) {
+  note_interval_timers(state);
   SC(SYS_prctl, PR_GET_PDEATHSIG, &state->death_signal);
   SC(SYS_prctl, PR_GET_CHILD_SUBREAPER, &state->subreaper);
   SC(SYS_sigaltstack, 0, &state->altstack);

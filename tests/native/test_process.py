@@ -43,6 +43,27 @@ def test_process_19_interval_timers(any_world: World) -> None:
         woken.kill()
 
 
+def test_an_interval_timer_whose_signal_waits(any_world: World) -> None:
+    """The kernel stops it until the signal is taken, which a freeze may well come before."""
+    live = any_world.start(
+        SETUP + "hits = []\n"
+        "signal.signal(signal.SIGALRM, lambda *a: hits.append(1))\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)\n"
+        "wait_until(lambda: signal.sigpending())\n"
+    )
+    assert live.value("signal.getitimer(signal.ITIMER_REAL)") == [0, 0.02]
+    frozen = live.freeze()
+    go_on = "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])"
+    live.run(go_on)
+    assert live.value("wait_until(lambda: len(hits) > 2)")
+    live.kill()
+    woken = frozen.wake()
+    woken.run(go_on)
+    assert woken.value("wait_until(lambda: len(hits) > 2)")
+    assert woken.value("signal.getitimer(signal.ITIMER_REAL)[1]") == 0.02
+
+
 def test_posix_timers(any_world: World) -> None:
     live = any_world.start(
         SETUP + "states = ctypes.CDLL(os.environ['TT_STATES']); states.state_timers()\n"
