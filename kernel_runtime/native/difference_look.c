@@ -116,6 +116,7 @@ struct look {
 };
 
 static int add(struct tt_runs *to, uintptr_t start, uintptr_t end) {
+  if (to->count && to->run[to->count - 1].end > start) return -EIO; /* whoever reads it relies on the order */
   if (to->count && to->run[to->count - 1].end == start) {
     to->run[to->count - 1].end = end;
     return 0;

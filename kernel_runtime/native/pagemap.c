@@ -13,7 +13,11 @@ long tt_scan_kinds(int pagemap, uintptr_t *at, uintptr_t end, const struct tt_wa
   struct scan scan = {sizeof scan, 0, *at, end, 0, (uintptr_t)found, most, 0, wanted->none_of,
                       wanted->none_of, wanted->any_of, wanted->told};
   long n = SC(SYS_ioctl, pagemap, PAGEMAP_SCAN, &scan);
-  if (n >= 0) *at = scan.walk_end;
+  if (n < 0) return n;
+  /* Not walk_end alone: the kernel looks at 512 parts at a time, and where it comes to the end after
+   * more than those, walk_end is still what it was after them (Linux 6.18, do_pagemap_scan). */
+  uintptr_t told = n ? found[n - 1].end : 0;
+  *at = (size_t)n < most ? end : scan.walk_end > told ? scan.walk_end : told;
   return n;
 }
 

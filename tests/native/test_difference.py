@@ -59,6 +59,32 @@ def test_memory_is_that_of_the_freeze(any_world: World) -> None:
         woken.kill()
 
 
+@pytest.mark.parametrize("pieces", [500, 700, 1500, 3000])
+def test_memory_in_many_pieces(plain_world: World, pieces: int) -> None:
+    """The kernel tells of 512 at a time, and where the rest begins not always rightly."""
+    live = plain_world.start(
+        "import hashlib, mmap, random\n"
+        f"m = mmap.mmap(-1, {pieces} * 8192, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "m.madvise(mmap.MADV_NOHUGEPAGE)\n"
+        "def write(at): m[at:at + 64] = random.randbytes(64)\n"
+        "def digest():\n"
+        "    sum = hashlib.sha256()\n"
+        "    for at in range(0, len(m), 8192): sum.update(m[at:at + 64])\n"
+        "    return sum.hexdigest()\n"
+        "for at in range(0, len(m), 8192): write(at)\n"
+        "digest()\n"
+    )
+    base = based(live)
+    for _ in range(3):
+        live.run("for at in range(0, len(m), 8192 * 37): write(at)")
+        frozen = live.freeze_difference(base)
+        assert frozen.facts["difference_why"] == tt.WHY_NONE
+        digest = live.value("digest()")
+        woken = frozen.wake(tt.WAKE_NEW_IDS)
+        assert woken.value("digest()") == digest
+        woken.kill()
+
+
 def why(live: Process, base: Frozen) -> int:
     """Why the next freeze is no difference; 0 where it is one."""
     return int(live.freeze_difference(base).facts["difference_why"])
