@@ -62,6 +62,8 @@ int tt_hold_leave(struct tt_state *state) {
   uint64_t until_ns = tt_now_ns() + (uint64_t)f->hold_timeout_ms * 1000000u;
   char said = 0;
   long n = hear(f->hold_fd, &said, sizeof said, until_ns);
+  /* Too late, as this process was stopped by a signal, who said so may have given it up. */
+  if (tt_now_ns() > until_ns) return -ECANCELED;
   return n == 1 && said == TT_LEAVE ? 0 : -ECANCELED;
 }
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 import platform
+import signal
 import socket
 import struct
 import time
@@ -455,6 +456,22 @@ def test_stays_when_it_is_not_told(world: World, said: bytes | None) -> None:
     again = live.freeze(clone=True)
     live.kill()
     assert again.wake().value("all_move() and listing() == before")
+
+
+def test_stays_when_it_is_told_too_late(world: World) -> None:
+    """Stopped by a signal meanwhile: whoever waited for it may have given it up by then."""
+    live = start(world, "before = listing()\n")
+
+    def supervisor(link: socket.socket) -> None:
+        time.sleep(0.5)  # it is ready by now
+        world.signal(live.pid, signal.SIGSTOP)
+        link.send(LEAVE)
+        time.sleep(1.5)
+        world.signal(live.pid, signal.SIGCONT)
+
+    live.freeze(supervisor, flags=tt.MOVE, hold_timeout_ms=1500)
+    assert live.reply()["result"] == -125
+    assert live.value("all_move() and listing() == before")
 
 
 def test_wrong_descriptor_is_refused(world: World) -> None:
