@@ -243,7 +243,12 @@ def full_disk(notebook, E):
     # a mount that had what was deleted goes at a capture after the last process that used it
     free = "found = os.statvfs('.'); print(found.f_bavail * found.f_frsize)"
     write = f"open('small', 'w').write('1')\n{free}"
-    until(lambda: int(notebook.run(write).out) > 24 << 20, "no room")
+
+    def has_room():
+        cell = notebook.run(write, ok=False)
+        return not cell.error and int(cell.out) > 24 << 20
+
+    until(has_room, "no room")
     notebook.run("x = 4; open('after', 'wb').write(bytes(20 << 20))")
     b = checkpoint(notebook, "room again")
     notebook.run(f"%restore {a}")
