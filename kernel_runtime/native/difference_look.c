@@ -198,13 +198,14 @@ static int look_at_constant(struct look *look, uintptr_t start, uintptr_t end) {
   return 0;
 }
 
-static int list_part(uintptr_t start, uintptr_t end, int constant) {
+static int list_part(uintptr_t start, uintptr_t end, int constant, int unreadable) {
   if (start >= end) return 0;
   if (tt_scratch->mapping_count == TT_MOST_MAPPINGS) return -EFBIG;
   struct tt_looked_at *to = &tt_scratch->mapping[tt_scratch->mapping_count++];
   to->start = start;
   to->end = end;
   to->constant = constant;
+  to->unreadable = unreadable;
   return 0;
 }
 
@@ -212,8 +213,10 @@ static int list_part(uintptr_t start, uintptr_t end, int constant) {
 static int list(const struct tt_maps_line *m) {
   const uintptr_t own = (uintptr_t)tt_scratch, own_end = own + tt_scratch_size();
   const int constant = m->ino && !(m->prot & PROT_WRITE);
-  int error = list_part(m->start, m->end < own ? m->end : own, constant);
-  return error ? error : list_part(m->start > own_end ? m->start : own_end, m->end, constant);
+  const int unreadable = !(m->prot & PROT_READ);
+  int error = list_part(m->start, m->end < own ? m->end : own, constant, unreadable);
+  if (error) return error;
+  return list_part(m->start > own_end ? m->start : own_end, m->end, constant, unreadable);
 }
 
 /* All mappings, and the list of those that are looked at; 0 where they are not told, or one could not be
@@ -244,10 +247,12 @@ static int look_at_memory(struct look *look) {
   if (look->pagemap < 0) return look->pagemap;
   for (size_t i = 0; i < tt_scratch->mapping_count && !error; i++) {
     const struct tt_looked_at *m = &tt_scratch->mapping[i];
+    const uint64_t before = look->bytes;
     if (!m->constant)
       error = look_at_range(look, m->start, m->end, 0);
     else if (look->pages)
       error = look_at_constant(look, m->start, m->end);
+    if (!error && m->unreadable && look->bytes != before) error = -EACCES; /* a clone has it */
   }
   tt_close(look->pagemap);
   return error;

@@ -29,6 +29,7 @@ struct tt_runs {
 struct tt_looked_at {
   uintptr_t start, end;
   int constant; /* of a file, and not to be written to */
+  int unreadable;
 };
 
 struct tt_difference_head {

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from kernel_runtime.supervisor.session import Session
 
 _LEAVE: Final = b"\x01"  # TT_LEAVE
+_STAY_S: Final = 2.0
+"""Seconds that a refused restore waits until it goes on: at once, if nobody has stopped it."""
 
 
 class Leaving:
     """One executor that is ready to leave, or soon will be. The caller holds the session's lock."""
 
     def __init__(self, session: Session) -> None:
-        """Have it get ready. It waits for a second at most, then it goes on by itself."""
+        """Have it get ready. It waits for a second at most, then it goes on by itself. Raises
+        OSError."""
         assert session.executor is not None
         self.id = new_id()
         """Of the checkpoint that it leaves for."""
@@ -47,15 +50,18 @@ class Leaving:
         with self._ours:
             with contextlib.suppress(OSError):  # it has gone on by itself
                 self._ours.send(_LEAVE)
-            with contextlib.suppress(CheckpointRefused):
+            with contextlib.suppress(CheckpointRefused, OSError):
                 return await self._freezing
         return None
 
     async def stay(self) -> None:
         """Have it go on, where it has not left."""
         self._ours.close()
-        with contextlib.suppress(CheckpointRefused):
-            await asyncio.shield(self._freezing)
+        self._freezing.add_done_callback(self._has_stayed)
+        await asyncio.wait([self._freezing], timeout=_STAY_S)
+
+    def _has_stayed(self, freezing: asyncio.Future[Frozen]) -> None:
+        if freezing.cancelled() or freezing.exception() is None:
             return
         session = self._session
         if session.executor is self._executor and not self._executor.alive:

@@ -146,7 +146,11 @@ class Restorer(Reviver):
         ):
             yield None
             return
-        leaving = Leaving(session)
+        try:
+            leaving = Leaving(session)
+        except OSError:  # no descriptors: the freeze itself will say so
+            yield None
+            return
         try:
             yield leaving
         finally:

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+from pathlib import Path
 
 from tests.kernel.test_damage import harmed
 from tests.session_processes import executor_of
@@ -26,10 +27,18 @@ def locked(directory):
         os.close(fd)
 
 
-def stands_still(process):
-    before = process.cpu_times()
+def blocks_all_signals(process):
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    blocked = next(line.split()[1] for line in lines if line.startswith("SigBlk:"))
+    return int(blocked, 16).bit_count() > 60
+
+
+def is_ready(process):
+    """In a freeze, for longer than a moment."""
+    if not blocks_all_signals(process):
+        return False
     time.sleep(0.1)
-    return process.cpu_times() == before
+    return blocks_all_signals(process)
 
 
 @contextlib.contextmanager
@@ -82,14 +91,31 @@ def test_a_refused_restore_costs_no_connection(start_notebook, document, tmp_pat
     assert notebook.run("print(link.recv(1), link.close())").out == "b'' None"
 
 
+def test_a_refusal_does_not_wait_for_a_process_that_somebody_has_stopped(
+    start_notebook, document, tmp_path
+):
+    notebook = start_notebook(**document)
+    notebook.run("_ = open('c', 'w').write('c' * 100_000)")
+    number = notebook.head()["number"]
+    notebook.run("_ = open('c', 'w').write('new')")
+    notebook.head()
+    harmed(tmp_path / "store", "delete")
+    process = executor_of(notebook.pid)
+    process.suspend()
+    assert notebook.refused("restore", checkpoint=number)["ename"] == "RestoreRefused"
+    process.resume()
+    assert notebook.run("print(open('c').read())").out == "new"
+    assert notebook.command("checkpoint")["checkpoint"]["captures"][0]["state"] == "ready"
+
+
 def test_threads_go_on_where_planning_takes_long(notebook):
     notebook.run(SPIN)
     number = notebook.head()["number"]
     notebook.run("x = 1")
     process = executor_of(notebook.pid)
     with restoring(notebook, number) as ended:
-        until(lambda: stands_still(process))
-        until(lambda: not stands_still(process))  # within a second, by itself
+        until(lambda: is_ready(process))
+        until(lambda: not is_ready(process))  # within a second, by itself
         assert not ended
     assert ended[0]["status"] == "ok", ended
     assert notebook.run("print('x' in dir(), ticks > 0)").out == "False True"
@@ -103,7 +129,7 @@ def test_it_is_killed_while_it_is_ready(notebook):
     notebook.run("x = 1")
     process = executor_of(notebook.pid)
     with restoring(notebook, number) as ended:
-        until(lambda: stands_still(process))
+        until(lambda: is_ready(process))
         process.kill()
         process.wait()
     assert ended[0]["ename"] == "RestoreRefused", ended
