@@ -120,10 +120,10 @@ class Checkpointer:
     ) -> Taken:
         """Capture everything now; the caller holds the session's lock and the queue.
 
-        move: the executor becomes the frozen process and is gone afterwards; leaving: it may be
-        ready for that. A capture that fails
-        is listed on the checkpoint as failed. Raises RestoreRefused if a move fails: then there is
-        no checkpoint and the executor runs on. Raises BadRequest for text that cannot be stored.
+        move: the executor becomes the frozen process and is gone afterwards. leaving: where it is
+        ready for that. A capture that fails is listed on the checkpoint as failed. Raises
+        RestoreRefused if a move fails: then there is no checkpoint and the executor runs on. Raises
+        BadRequest for text that cannot be stored.
         """
         session = self._session
         # what the timeline would refuse is refused before anything is frozen

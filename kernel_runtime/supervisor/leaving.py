@@ -55,7 +55,9 @@ class Leaving:
         return None
 
     async def stay(self) -> None:
-        """Have it go on, where it has not left."""
+        """Have it go on, unless it was told to leave."""
+        if self._ours.fileno() < 0:
+            return
         self._ours.close()
         self._freezing.add_done_callback(self._has_stayed)
         await asyncio.wait([self._freezing], timeout=_STAY_S)
