@@ -70,6 +70,14 @@ threading.Thread(target=spin, daemon=True).start()
 """
 
 
+def before_x(notebook):
+    """The checkpoint before x is 1 beside a busy thread, and the process."""
+    notebook.run(SPIN)
+    number = notebook.head()["number"]
+    notebook.run("x = 1")
+    return number, executor_of(notebook.pid)
+
+
 def test_a_refused_restore_costs_no_connection(start_notebook, document, tmp_path):
     notebook = start_notebook(**document)
     notebook.run("_ = open('c', 'w').write('c' * 100_000)")
@@ -109,10 +117,7 @@ def test_a_refusal_does_not_wait_for_a_process_that_somebody_has_stopped(
 
 
 def test_threads_go_on_where_planning_takes_long(notebook):
-    notebook.run(SPIN)
-    number = notebook.head()["number"]
-    notebook.run("x = 1")
-    process = executor_of(notebook.pid)
+    number, process = before_x(notebook)
     with restoring(notebook, number) as ended:
         until(lambda: is_ready(process))
         until(lambda: not is_ready(process))  # within a second, by itself
@@ -124,10 +129,7 @@ def test_threads_go_on_where_planning_takes_long(notebook):
 
 
 def test_it_is_killed_while_it_is_ready(notebook):
-    notebook.run(SPIN)
-    number = notebook.head()["number"]
-    notebook.run("x = 1")
-    process = executor_of(notebook.pid)
+    number, process = before_x(notebook)
     with restoring(notebook, number) as ended:
         until(lambda: is_ready(process))
         process.kill()
